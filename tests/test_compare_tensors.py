@@ -168,6 +168,14 @@ def test_a_type_is_part_of_equality_where_it_is_asked_for():
         ]
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+def test_equal_integers_of_any_width_are_equal(dtype):
+    a, b = {"batch/x": np.array([0, 1])}, {"batch/x": np.array([0, 1], dtype)}
+    for other, equal in ((b, True), ({"batch/x": np.array([1, 1], dtype)}, False)):
+        found = compare_step(a, other, SIDES, 0, a, bounds_of("float64"), types=True)
+        assert (found.first is None) == equal
+
+
 def test_a_tensor_that_one_side_lacks_is_a_mismatch_even_unjudged():
     a = {"weight/x": np.ones(3), "weight/y": np.ones(3)}
     b = {"weight/y": np.ones(3)}

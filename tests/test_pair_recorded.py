@@ -448,7 +448,7 @@ UNLIKE = {
     ),
     "no steps": (
         lambda pair: pair(of_b={"steps": []}),
-        "the traces hold different numbers of steps, or none: original has 5, port has 0",
+        "no steps to compare: original has 5, port has 0",
     ),
     "dtype": (
         lambda pair: pair(of_b={"dtype": "float32"}),
@@ -541,6 +541,10 @@ def test_a_part_of_a_pair_is_compared_where_that_is_asked_for(pair, capsys):
         found, printed, errors = run(capsys, "compare", *folders, "--quiet", *words)
         assert (found, errors) == (status, ""), words
         assert printed == ("verdict: mismatch\n" if status else "verdict: match\n")
+    page = str(folders[1].parent / "page.html")
+    words = ("--exclude", "gradient/b", "--html", page)
+    status, printed, _ = run(capsys, "report", *folders, *words)
+    assert (status, printed.splitlines()[-1]) == (0, "verdict: match")
     status, printed, _ = run(capsys, "compare", *folders, "--json", "-", "--steps", ":2")
     assert (status, json.loads(printed)["steps"]) == (0, 2)
     for words, said in (
@@ -548,7 +552,7 @@ def test_a_part_of_a_pair_is_compared_where_that_is_asked_for(pair, capsys):
         (("--tolerance", "loss=1"), "--tolerance is 'loss=1'; allowed: PATTERN=REL,FLOOR"),
         (("--tolerance", "loss=2,0"), "relative is 2.0; allowed: from 0 to below 1"),
         (("--include", "los"), "step 0: no tensor to compare"),
-        (("--steps", "7:9"), "different numbers of steps, or none"),
+        (("--steps", "7:9"), "no steps to compare"),
     ):
         status, _, errors = run(capsys, "compare", *folders, *words)
         assert (status, said in errors) == (2, True), errors
@@ -657,6 +661,7 @@ def test_types_are_part_of_equality(pair, capsys):
     assert "batch/tokens" in line
     assert "step 1" in line
     assert "type int64 against float64" in line
+    assert "why: the values are equal, their types are not" in printed
 
 
 def test_undeclared_in_float32_no_bound_grows_beyond_a_hundredth(pair):

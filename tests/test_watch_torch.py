@@ -254,6 +254,11 @@ BAD = {
     "no ranks": ({"ranks": "1/2"}, "ranks is '1/2'; allowed: a rank, from 0, and their number"),
     "rungs": ({"rungs": ["forwards"]}, "rungs holds 'forwards'; allowed: batch, initial"),
     "modules": ({"modules": "fc"}, "modules is 'fc'; allowed: a list of texts"),
+    "no step": ({"steps": range(7, 9)}, "no step was recorded: `steps` chooses none of "),
+    "no module": (
+        {"modules": ["in*", "fc"]},
+        "modules holds 'fc'; allowed: model, embed, rnn,",
+    ),
     "names": ({"names": {"fc.weight": "a"}}, "no tensor of the name map's 'fc.weight'"),
 }
 
@@ -264,6 +269,21 @@ def test_an_option_that_is_not_allowed_is_refused(tmp_path, case):
     with pytest.raises(UsageError) as caught:
         watched(tmp_path / "a", options=options)
     assert message in str(caught.value)
+
+
+def test_an_optimizer_that_does_not_train_is_no_watch(tmp_path):
+    import torch
+
+    layer = torch.nn.Linear(3, 2)
+    trains, other = (torch.optim.SGD(layer.parameters(), 0.1) for _ in range(2))
+
+    def train():
+        with parity.torch.watch(tmp_path / "a", layer, other):
+            layer(torch.ones(1, 3)).sum().backward()
+            trains.step()
+
+    with pytest.raises(UsageError, match="no step was recorded: the optimizer made none"):
+        train()
 
 
 def step_once(folder, model, optimizer, loss=None):

@@ -6,7 +6,6 @@ The library's own stand here; a checkout adds those of its laboratory.
 import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from parity.base.laboratory import of_laboratory
 from parity.base.text import command_text, counted, escaped
 from parity.cli import doctor, measure_bounds
 from parity.cli.command_line import PathType, add_options, take_options
-from parity.compare.choice import WHOLE, Choice
+from parity.compare.choice import Choice
 from parity.report.assertion import CAUSE_SECONDS, compared
 from parity.report.save import save_values, utf_8
 from parity.report.table import wrapped
@@ -117,7 +116,51 @@ def parity() -> None:
     """
 
 
-def _mismatch_options(command: Any) -> Any:
+_CHOICES = (
+    click.option(
+        "--include",
+        multiple=True,
+        metavar="PATTERN",
+        help="compare tensors whose names fit, such as 'gradient/*' (may be repeated)",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="leave out tensors whose names fit (may be repeated)",
+    ),
+    click.option("--steps", metavar="FIRST:END", help="compare steps FIRST to END - 1"),
+    click.option(
+        "--tolerance",
+        "tolerances",
+        multiple=True,
+        metavar="PATTERN=REL,FLOOR",
+        help="how much a rung, or tensors whose names fit, may differ (may be repeated)",
+    ),
+    click.option(
+        "--map",
+        "map_file",
+        type=PathType(),
+        help="file of `parity align`: what of TRACE_A is what of TRACE_B",
+    ),
+    click.option(
+        "--bounds",
+        "bounds_file",
+        type=PathType(),
+        help="file of `parity bounds`: how far tensors may be apart that nobody declared",
+    ),
+    click.option(
+        "--allow-missing",
+        is_flag=True,
+        help="match although one side has tensors that the other lacks",
+    ),
+)
+
+
+def _comparison_options(command: Any) -> Any:
+    """Add the options that say what of two recordings is compared, and how."""
+    for choose in reversed(_CHOICES):
+        command = choose(command)
     return add_options(MismatchOptions, command, defaults=True)
 
 
@@ -142,44 +185,7 @@ def _mismatch_options(command: Any) -> Any:
     is_flag=True,
     help="add the report to the summary of the GitHub Actions step that this runs in",
 )
-@click.option(
-    "--include",
-    multiple=True,
-    metavar="PATTERN",
-    help="compare tensors whose names fit, such as 'gradient/*' (may be repeated)",
-)
-@click.option(
-    "--exclude",
-    multiple=True,
-    metavar="PATTERN",
-    help="leave out tensors whose names fit (may be repeated)",
-)
-@click.option("--steps", metavar="FIRST:END", help="compare steps FIRST to END - 1")
-@click.option(
-    "--tolerance",
-    "tolerances",
-    multiple=True,
-    metavar="PATTERN=REL,FLOOR",
-    help="how much a rung, or tensors whose names fit, may differ (may be repeated)",
-)
-@click.option(
-    "--map",
-    "map_file",
-    type=PathType(),
-    help="file of `parity align`: what of TRACE_A is what of TRACE_B",
-)
-@click.option(
-    "--bounds",
-    "bounds_file",
-    type=PathType(),
-    help="file of `parity bounds`: how far tensors may be apart that nobody declared",
-)
-@click.option(
-    "--allow-missing",
-    is_flag=True,
-    help="match although one side has tensors that the other lacks",
-)
-@_mismatch_options
+@_comparison_options
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
 def compare_command(
     trace_a: Path,
@@ -188,13 +194,6 @@ def compare_command(
     html_file: Path | None,
     quiet: bool,
     github: bool,
-    include: tuple[str, ...],
-    exclude: tuple[str, ...],
-    steps: str | None,
-    tolerances: tuple[str, ...],
-    map_file: Path | None,
-    bounds_file: Path | None,
-    allow_missing: bool,
     debug: bool,
     **values: Any,
 ) -> int:
@@ -203,13 +202,10 @@ def compare_command(
     TRACE_A and TRACE_B are folders that the Recorder of your own training wrote, or --trace of
     train.py; traces of train.py are compared with the oracle as well, and always whole.
     """
-    options = take_options(MismatchOptions, values)
-    choice = Choice(include, exclude, _range(steps), allow_missing)
-    given = dict(map(_tolerance, tolerances))
     if html_file is not None:
         _check_output(html_file)
     summary = _summary() if github else None
-    report = _compared(trace_a, trace_b, options, given, choice, map_file, bounds_file)
+    report = _compared(trace_a, trace_b, **values)
     if html_file is not None:
         write_whole(html_file, utf_8(report_html(report)))
     if json_file == Path("-"):
@@ -296,7 +292,7 @@ def _check_output(path: Path) -> None:
     show_default=True,
     help="file to write the page to",
 )
-@_mismatch_options
+@_comparison_options
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
 def report_command(
     trace_a: Path, trace_b: Path, html_file: Path, debug: bool, **values: Any
@@ -305,9 +301,8 @@ def report_command(
 
     TRACE_A and TRACE_B are folders, as for the command `compare`.
     """
-    options = take_options(MismatchOptions, values)
     _check_output(html_file)
-    report = _compared(trace_a, trace_b, options)
+    report = _compared(trace_a, trace_b, **values)
     write_whole(html_file, utf_8(report_html(report)))
     print(f"page: {escaped(str(html_file))}\n{escaped(verdict_line(report))}")
     return MATCH if report["verdict"] == "match" else MISMATCH
@@ -316,17 +311,23 @@ def report_command(
 def _compared(
     trace_a: Path,
     trace_b: Path,
-    options: MismatchOptions,
-    tolerances: Mapping[str, Tolerance] | None = None,
-    choice: Choice = WHOLE,
-    map_file: Path | None = None,
-    bounds_file: Path | None = None,
+    *,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    steps: str | None,
+    tolerances: tuple[str, ...],
+    map_file: Path | None,
+    bounds_file: Path | None,
+    allow_missing: bool,
+    **values: Any,
 ) -> dict[str, Any]:
-    """Return the report of two recorded runs as plain values."""
+    """Return the report of two recorded runs as plain values; see `_comparison_options`."""
+    options = take_options(MismatchOptions, values)
+    choice = Choice(include, exclude, _range(steps), allow_missing)
     return compared(
         [open_side(trace_a), open_side(trace_b)],
         command_text(sys.argv),
-        tolerances,
+        dict(map(_tolerance, tolerances)),
         choice=choice,
         mapping=map_file,
         bounds=bounds_file,

@@ -102,6 +102,8 @@ class _Search:
         a, b = (each.get(name) for each in self._now)
         if a is None or b is None or a.dtype.kind not in "biuf" or b.dtype.kind not in "biuf":
             return ""
+        if np.array_equal(a, b):
+            return "the values are equal, their types are not"
         for tokens in (n for n in self._now[0] if n.startswith("batch/")):
             if rung_of(name) != "batch" and in_padding(b, a, self._now[0][tokens]):
                 return f"the two differ only where {tokens} is padding"

@@ -143,7 +143,7 @@ def common_steps(traces: Mapping[str, Trace]) -> tuple[list[int], dict[str, str]
       says it.
 
     Raises:
-      UsageError: if they hold other steps, or a trace that was not cut holds fewer, or none.
+      UsageError: if they hold other steps, or none, or a trace that was not cut holds fewer.
     """
     numbers = {label: trace.numbers() for label, trace in traces.items()}
     cut = {label: where for label, trace in traces.items() if (where := trace.cut())}
@@ -152,7 +152,7 @@ def common_steps(traces: Mapping[str, Trace]) -> tuple[list[int], dict[str, str]
         for label, found in numbers.items()
     )
     if not all(numbers.values()):
-        raise UsageError(f"the traces hold different numbers of steps, or none: {counts}")
+        raise UsageError(f"no steps to compare: {counts}")
     most, longest = max(numbers.items(), key=lambda each: len(each[1]))
     for label, found in numbers.items():
         if found == longest[: len(found)] and (len(found) == len(longest) or label in cut):

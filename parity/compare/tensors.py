@@ -176,9 +176,10 @@ def other_type(
     """Return the mismatch of two tensors of different types; None if they are of one type.
 
     Equal values do not make up for it: 3.0 is no token, and a float32 in a run of float64 has
-    lost digits that a later step may need.
+    lost digits that a later step may need. Integers are the exception, since JAX has none of 64
+    bits, and so are truth values: nothing is lost where they are equal.
     """
-    if a.dtype == b.dtype:
+    if a.dtype == b.dtype or (a.dtype.kind in "biu" and b.dtype.kind in "biu"):
         return None
     return Mismatch(sides, Place(step, name, ()), problem=f"type {a.dtype} against {b.dtype}")
 

@@ -19,6 +19,8 @@ from parity.trace.rungs import RUNGS
 from parity.trace.tolerances import Tolerance
 from parity.watch.modules import sources
 
+_NO_STEP = "the optimizer made none; allowed: the one that the loop trains with"
+
 
 class Recording:
     """Collects what a framework shows of a step, and records it when the step ends.
@@ -71,6 +73,10 @@ class Recording:
             raise UsageError(f"steps is {steps!r}; allowed: a number from 1, a range, or None")
         self._steps = steps
         self._modules = None if modules is None else _texts("modules", modules)
+        known = [str(each["name"]) for each in facts["modules"]]
+        for pattern in self._modules or ():
+            if not any(fnmatchcase(name, pattern) for name in known):
+                raise UsageError(f"modules holds {pattern!r}; allowed: {', '.join(known)}")
         self._rungs = None if rungs is None else _texts("rungs", rungs)
         for rung in self._rungs or ():
             if rung not in RUNGS:
@@ -165,6 +171,9 @@ class Recording:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._recorder.close(finished=kind is None)
+        if kind is None and not self._began:
+            why = f"`steps` chooses none of {self._step}" if self._step else _NO_STEP
+            raise UsageError(f"no step was recorded: {why}")
 
     @property
     def began(self) -> bool:

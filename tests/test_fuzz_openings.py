@@ -75,7 +75,6 @@ UNREACHED = {
         "parity/twins/run/measure_throughput.py": "train_untraced",
         "parity/twins/run/whole_run_checks.py": "_ask_again",
         "parity/twins/scale/timed_step.py": "_seconds echo message_seconds",
-        "parity/twins/training/layout.py": "_measured",
     },
     "checked already: a port of the launcher, or a message of a rank that knows the secret": {
         "paddle_impl/strategies/server_connection.py": "_await_server run_server",

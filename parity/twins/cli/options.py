@@ -85,7 +85,6 @@ class TrainOptions(Options):
     replicas: int | None = option(None, "number of replicas that share each batch [default: one per CPU core, or one per --stages cores; at most 8]", at_least=1, at_most=65_536)
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     threads: int | None = option(None, f"{_THREADS}, or of each of its stages [default: its share of the CPU cores]", at_least=1, at_most=_MOST_THREADS)
-    calibrate: bool = option(True, "without --replicas and --threads, and if the training is a long one: time a few steps of each layout that keeps every core busy and trains the same, and use the fastest")
     strategy: str | None = option(None, "strategy that runs the replicas; see docs/strategies.md [default: parallel-executor in Paddle, towers in TensorFlow]")
     sync: bool = option(False, _SYNC)
     settings: StrategySettings = StrategySettings()

@@ -22,7 +22,6 @@ from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry
 from parity.twins.training.checkpoint import Checkpoint
 from parity.twins.training.evaluate import Validation
 from parity.twins.training.layout import (
-    Calibration,
     Layout,
     check_rows,
     choose_layout,
@@ -57,13 +56,16 @@ class Side:
       versions: returns the versions of the framework and of NumPy.
       group: the processes that share the training; by default this one alone. Rank 0 writes all
         files.
-      calibration: measures layouts where the options leave them open; None for the default one.
+      entry: the strategy; None if a run that is resumed need not keep its layout.
+      asked: the network and its training before the text has set its vocabulary sizes, which
+        config.yaml is to say; None for those with them.
     """
 
     make_strategy: Callable[[Spec, Build], Strategy]
     versions: Callable[[], dict[str, str]]
     group: ProcessGroup = field(default_factory=ProcessGroup)
-    calibration: Calibration | None = None
+    entry: StrategyEntry | None = None
+    asked: Spec | None = None
 
 
 def train_with(
@@ -102,7 +104,7 @@ def train_with(
             options.stall_seconds,
         )
         with joined as group:
-            side = Side(make_strategy, versions, group, Calibration(framework, entry, spec))
+            side = Side(make_strategy, versions, group, entry, spec)
             spec, text = read_text(spec, options)
             run_training(side, text, spec, options)
 
@@ -121,18 +123,14 @@ def resolved(strategies: StrategyRegistry, spec: Spec, options: TrainOptions) ->
       UsageError: for a strategy, a setting or a text that a run would refuse as well.
     """
     entry, options = _settled(strategies, spec, options)
-    asked, workers = spec, 1
+    workers = 1
     if entry.traits.processes:
         hosts = None if options.hosts is None else read_hosts(options.hosts)
         workers = number_of_workers(options.settings, options.replicas, hosts)
-    spec, text = read_text(spec, options)
-    smallest = smallest_batch(text)
-    if entry.traits.processes:
-        return _with_layout(options, entry, choose_layout(options, smallest, workers))
+    smallest = smallest_batch(read_text(spec, options)[1])
     of_run = layout_of_run(options, entry, smallest)
-    calibration = Calibration(strategies.framework, entry, asked)
-    kept = of_run[0] if of_run else calibration.kept(spec, text, options)
-    return _with_layout(options, entry, kept)
+    layout = of_run[0] if of_run else choose_layout(options, smallest, workers)
+    return _with_layout(options, entry, layout)
 
 
 def _settled(
@@ -147,22 +145,14 @@ def _settled(
     return strategies.entry(options.strategy), replace(options, settings=settings)
 
 
-def _with_layout(
-    options: TrainOptions, entry: StrategyEntry, layout: Layout | None
-) -> TrainOptions:
-    """Return options that name the strategy and the layout of a run, whoever chose them.
-
-    Args:
-      options: the options of the run.
-      entry: the strategy.
-      layout: the layout; None if the run will measure which is the fastest.
-    """
+def _with_layout(options: TrainOptions, entry: StrategyEntry, layout: Layout) -> TrainOptions:
+    """Return options that name the strategy and the layout of a run, whoever chose them."""
     return replace(
         options,
         strategy=entry.name,
         sync=False,  # the strategy's name says it
-        replicas=None if layout is None else layout.replicas,
-        threads=None if layout is None else layout.threads,
+        replicas=layout.replicas,
+        threads=layout.threads,
     )
 
 
@@ -185,7 +175,7 @@ def run_training(
       NumericFailure: if a loss or gradient is not finite; earlier checkpoints are kept.
       Interrupted: after SIGINT, SIGTERM or SIGHUP, once a checkpoint has been written.
     """
-    group, calibration = side.group, side.calibration
+    group = side.group
     options = as_started_again(options, group.run)
     layout, notes = choose_layout(options, smallest_batch(text), group.workers), list[str]()
     check_rows(text, layout.replicas)
@@ -210,9 +200,8 @@ def run_training(
             folder.check()
         checkpoint = shared_checkpoint(group, checkpoint)
         why = ""
-        if calibration is not None:
-            resumes = checkpoint is not None
-            found = calibration.layout(spec, text, options, resumes=resumes)
+        if checkpoint is not None and side.entry is not None:
+            found = layout_of_run(options, side.entry, smallest_batch(text))
             layout, why = found or (layout, why)
         if layout != (options.replicas, options.threads):
             notes.insert(0, layout_text(layout, why))
@@ -233,8 +222,7 @@ def run_training(
                 f"--isolate is given with --strategy {strategy.entry.name}; allowed: a "
                 "synchronous strategy"
             )
-        asked = spec if calibration is None else calibration.asked
-        config = _with_layout(options, strategy.entry, layout), asked
+        config = _with_layout(options, strategy.entry, layout), side.asked or spec
         with led_by_rank_0(strategy, text) as leading:
             if leading is None:
                 return None

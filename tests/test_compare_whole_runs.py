@@ -1,16 +1,18 @@
 """Checks of whole runs: repeat, resume, untraced, counting, answers; with sides in NumPy."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from oracle_side import OracleStrategy, recorded_steps, small_pairs_spec, small_spec, text
 
 from parity.compare.findings import find_in_exact_check
+from parity.compare.tensors import ONE_STEP
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
 from parity.twins.compare.answers import AnswersRung, SideAnswers
-from parity.twins.compare.resumed import Resumed, ResumeRung
+from parity.twins.compare.resumed import Resumed, ResumeRung, beyond_limits
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.compare.whole_runs import (
     compare_counts,
@@ -31,6 +33,7 @@ from parity.twins.run.compare_while_training import (
 )
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.trace.side import TrainedSide
+from parity.twins.training.checkpoint import load_checkpoint, save_checkpoint
 from parity.twins.training.loss_table import read_losses
 from parity.twins.training.meter import WARM_UP
 from parity.twins.training.start import Side, run_training
@@ -111,11 +114,16 @@ def went_on(tmp_path_factory):
 
 def resumed(went_on, folder, saver, loader, mistake=None, replicas=2):
     """Resume the checkpoint; return the verdict."""
-    checkpoint, steps = went_on
-    given = {"steps": 4, "resume": str(checkpoint), "evaluate": 0, "replicas": replicas}
+    path, steps = went_on
+    checkpoint = load_checkpoint(path)
+    if saver != loader:
+        (folder / "moved").mkdir(parents=True)
+        moved = beyond_limits(checkpoint.snapshot)
+        path = save_checkpoint(folder / "moved", replace(checkpoint, snapshot=moved))
+    given = {"steps": 4, "resume": str(path), "evaluate": 0, "replicas": replicas}
     found = run(folder, mistake=mistake, **given)
     around = {number: steps[number] for number in (1, 2, 3)}
-    run_again = Resumed(saver, loader, 2, around, found)
+    run_again = Resumed(saver, loader, 2, around, found, checkpoint.snapshot)
     return verdict_of().with_checks([ResumeRung(SPEC, PER_EPOCH, SIDES).compare(run_again)])
 
 
@@ -123,6 +131,12 @@ def resumed(went_on, folder, saver, loader, mistake=None, replicas=2):
 def test_a_run_that_is_resumed_goes_on(went_on, tmp_path, replicas):
     verdict = resumed(went_on, tmp_path / "a", "paddle-2", "tensorflow-2", replicas=replicas)
     assert verdict.matches
+    limits = {fact.name: fact.count for fact in verdict.coverage}
+    assert limits == {
+        "loss beyond 63 nats": 2,
+        "hidden unit saturated": 2,
+        "embedding longer than 1": 2,
+    }
     if replicas == 2:
         own = resumed(went_on, tmp_path / "b", "paddle-2", "paddle-2")
         assert own.matches
@@ -163,8 +177,18 @@ def test_what_is_lost_on_load_is_found_by_either_way_of_resuming(went_on, tmp_pa
     first = other.mismatches[0]
     assert (first.rung, first.place.step) == ("resume", 2)
     assert first.place.tensor.startswith(where)
-    assert other.departing() == ["paddle-2", "tensorflow-2"]
-    assert set(first.values) == {"paddle-2", "tensorflow-2"}
+    assert other.departing() == ["tensorflow-2"]
+    assert set(first.values) == {"tensorflow-2", ONE_STEP}
+
+
+def test_a_checkpoint_that_holds_other_values_than_were_recorded_is_found(went_on):
+    path, steps = went_on
+    saved = {"weight/softmax/bias": steps[1]["weight/softmax/bias"] + 1e-16}
+    saved = load_checkpoint(path).snapshot | saved
+    after = {number: steps[number] for number in (2, 3)}
+    run_again = Resumed("paddle-2", "paddle-2", 2, steps, after, saved)
+    (found,) = ResumeRung(SPEC, PER_EPOCH, SIDES).compare(run_again).mismatches
+    assert (found.place.tensor, found.within) == ("weight/softmax/bias", "paddle-2")
 
 
 def test_a_checkpoint_of_another_step_is_found(went_on, tmp_path):
@@ -173,7 +197,7 @@ def test_a_checkpoint_of_another_step_is_found(went_on, tmp_path):
     later = {number + 1: tensors for number, tensors in found.items()}
     around = {n: steps[n] for n in (1, 2, 3)}
     rung = ResumeRung(SPEC, PER_EPOCH, SIDES)
-    finding = rung.compare(Resumed("paddle-2", "paddle-2", 2, around, later))
+    finding = rung.compare(Resumed("paddle-2", "paddle-2", 2, around, later, {}))
     assert "has steps [3, 4]; steps [2, 3] follow" in finding.first.problem
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from parity.compare.coverage import Fact, join_facts
 from parity.compare.tensors import Distance, Mismatch
 from parity.trace.rungs import rung_of
 
@@ -20,12 +21,14 @@ class Finding:
       rungs: rung -> the worst distance.
       mismatches: what differs by more than is allowed, the first one first.
       distances: tensor -> how far it is apart, where single tensors of a step were compared.
+      facts: the cases that it met.
     """
 
     sides: Pair
     rungs: Mapping[str, Distance] = field(default_factory=dict)
     mismatches: tuple[Mismatch, ...] = ()
     distances: Mapping[str, Distance] = field(default_factory=dict)
+    facts: tuple[Fact, ...] = ()
 
     @property
     def first(self) -> Mismatch | None:
@@ -42,7 +45,9 @@ class Finding:
         """Return what two comparisons of the same sides found."""
         worst = join_findings({}, [self, other])[self.sides]
         every = (*self.mismatches, *other.mismatches)
-        return Finding(self.sides, worst, every, {**self.distances, **other.distances})
+        distances = {**self.distances, **other.distances}
+        facts = join_facts(self.facts, other.facts)
+        return Finding(self.sides, worst, every, distances, facts)
 
 
 def find_in_step(

@@ -18,7 +18,7 @@ import numpy as np
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.base.special_tokens import PAIR_EOS_ID
-from parity.compare.coverage import Fact, join_facts
+from parity.compare.coverage import join_facts
 from parity.compare.findings import Finding
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, Place
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
@@ -79,11 +79,9 @@ class DecodedFinding(Finding):
 
     Attributes:
       ties: the sentences that a side decoded differently where rounding can decide either way.
-      facts: the cases that the oracle's search met.
     """
 
     ties: tuple[Tie, ...] = ()
-    facts: tuple[Fact, ...] = ()
 
 
 def compare_searches(

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from parity.compare.coverage import Fact
+from parity.compare.coverage import Fact, join_facts
 from parity.compare.tensors import magnitude
 from parity.twins.decoding.hypotheses import Hypotheses
 from parity.twins.oracle.replay import RecordedUpdate
@@ -64,8 +64,6 @@ class _Step:
       number: the step's number.
       inputs: the global batch.
       norm: the norm of the gradient before clipping, by the oracle.
-      loss: the largest loss of a token in nats, by the oracle.
-      hidden: the largest magnitude of a recurrent layer's output, by the oracle.
       shares: for each side, the number of rows of each replica.
       begins_epoch: whether it is the first step of an epoch that followed another.
       reshuffled: whether the batch differs from the one at its place of the epoch before.
@@ -74,8 +72,6 @@ class _Step:
     number: int
     inputs: StepInputs
     norm: float
-    loss: float
-    hidden: float
     shares: list[np.ndarray]
     begins_epoch: bool
     reshuffled: bool
@@ -104,7 +100,8 @@ class StepCoverage:
         self._per_epoch, self._sides = per_epoch, sides
         # place in the epoch and first row of an asynchronous worker -> digest of the last batch
         self._digests: dict[tuple[int, int], bytes] = {}
-        self._cases = [*_training_cases(spec, per_epoch), *_text_cases(spec), *_limit_cases()]
+        self._cases = [*_training_cases(spec, per_epoch), *_text_cases(spec)]
+        self._limits = limit_facts()
         self._steps, self._met = 0, Counter[str]()
         self._rest = _layout_facts(spec, sides.values())
         if NETWORKS[spec.network].decodes:
@@ -116,7 +113,7 @@ class StepCoverage:
         counted = (
             replace(fact, count=self._met[fact.name], of=self._steps) for fact, _ in self._cases
         )
-        return (*counted, *self._rest)
+        return (*counted, *self._limits, *self._rest)
 
     def step(
         self,
@@ -144,12 +141,11 @@ class StepCoverage:
         place, digest = step % self._per_epoch, _digest(batch)
         rows = place, 0 if update is None else update.first_row
         expected = next(iter(oracle.values()))
+        self._limits = join_facts(self._limits, limit_facts(expected))
         seen = _Step(
             step,
             inputs[first],
             float(expected["gradient_norm"]),
-            _largest(expected, "forward/*token_loss"),
-            _largest(expected, "forward/*hidden"),
             [
                 recorded["batch/sizes"]
                 for side, recorded in tensors.items()
@@ -293,21 +289,38 @@ def _text_cases(spec: Spec) -> Iterator[_Case]:
     )
 
 
-def _limit_cases() -> list[_Case]:
-    return [
-        _case(
-            f"loss beyond {SOFTMAX_ENDS} nats",
+def limit_facts(step: Tensors | None = None) -> tuple[Fact, ...]:
+    """Return whether one step, if there is one, reaches values that a mistake may cut.
+
+    Args:
+      step: what the oracle expects of the step.
+    """
+    tensors, steps = step or {}, int(step is not None)
+    embedded = (tensors[name] for name in matching(tensors, "forward/*embedded"))
+    longest = max(
+        (float(np.linalg.norm(each, axis=-1).max()) for each in embedded), default=0.0
+    )
+    reached = {
+        f"loss beyond {SOFTMAX_ENDS} nats": (
+            _largest(tensors, "forward/*token_loss") > SOFTMAX_ENDS,
             "A token was so unlikely that a softmax in single precision ends before it: a loss "
             "that is clipped would show.",
-            lambda step: step.loss > SOFTMAX_ENDS,
         ),
-        _case(
-            "hidden unit saturated",
+        "hidden unit saturated": (
+            _largest(tensors, "forward/*hidden") > _SATURATED,
             f"A recurrent layer's output was beyond {_SATURATED}: a cell state that is clipped "
             "would show.",
-            lambda step: step.hidden > _SATURATED,
         ),
-    ]
+        "embedding longer than 1": (
+            longest > 1,
+            "The norm of a token's embedding was above 1: one that is scaled down to it would "
+            "show.",
+        ),
+    }
+    return tuple(
+        Fact(name, meaning, int(is_reached), steps)
+        for name, (is_reached, meaning) in reached.items()
+    )
 
 
 def staleness_fact(

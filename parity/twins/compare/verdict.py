@@ -62,7 +62,7 @@ class RunVerdict(Verdict):
                 sorted(mismatches, key=lambda m: rungs().index(m.check) if m.check else -1)
             ),
             ties=(*self.ties, *(tie for each in decoded for tie in each.ties)),
-            coverage=join_facts(self.coverage, *(each.facts for each in decoded)),
+            coverage=join_facts(self.coverage, *(each.facts for each in findings)),
         )
 
     def departing(self) -> list[str]:

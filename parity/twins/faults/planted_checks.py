@@ -13,7 +13,7 @@ from pathlib import Path
 from parity.compare.findings import Finding, find_in_exact_check
 from parity.trace.reader import Trace
 from parity.twins.compare.answers import AnswerSettings, AnswersRung, SideAnswers
-from parity.twins.compare.resumed import Resumed, ResumeRung
+from parity.twins.compare.resumed import Resumed, ResumeRung, beyond_limits
 from parity.twins.compare.whole_runs import (
     compare_counts,
     compare_repeated,
@@ -116,6 +116,12 @@ class PlantedChecks:
         ):
             checkpoint = _oldest_checkpoint(traces[saver])
             step = int(checkpoint.stem.removeprefix("step-"))
+            saved = load_checkpoint(checkpoint)
+            if saver != loader:
+                folder = self._runs.folder(f"{planted.name}/moved-{saver}")
+                folder.mkdir(parents=True, exist_ok=True)
+                moved = beyond_limits(saved.snapshot)
+                checkpoint = save_checkpoint(folder, replace(saved, snapshot=moved))
             resumed = self._runs.record(
                 loader,
                 planted.run,
@@ -131,7 +137,8 @@ class PlantedChecks:
                 if step - 1 <= number < step + RESUMED_STEPS
             }
             labels = _label(traces[saver]), _label(resumed)
-            resumption = Resumed(*labels, step, went_on, dict(resumed.steps()))
+            steps = dict(resumed.steps())
+            resumption = Resumed(*labels, step, went_on, steps, saved.snapshot)
             findings.append(rung.compare(resumption))
             if findings[-1].mismatches:
                 break

@@ -22,7 +22,13 @@ from parity.trace.reader import Trace, read_step
 from parity.trace.rungs import CHECKS
 from parity.twins.compare.answers import AnswersRung, read_answers
 from parity.twins.compare.intended_differences import IntendedDifferences
-from parity.twins.compare.resumed import Resumed, ResumeRung, Steps, find_unsaved
+from parity.twins.compare.resumed import (
+    Resumed,
+    ResumeRung,
+    Steps,
+    beyond_limits,
+    find_unsaved,
+)
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.compare.whole_runs import (
     compare_best,
@@ -47,6 +53,7 @@ from parity.twins.trace.side import TrainedSide
 from parity.twins.training.checkpoint import (
     Checkpoint,
     best_checkpoint,
+    load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
 )
@@ -217,7 +224,8 @@ def check_resume(run: PlannedRun, compared: ComparedRun) -> list[Finding]:
             for (saver, loader, _), trace in zip(pair, _resume(run, saved, pair), strict=True):
                 went_on = _recorded(saved[saver])
                 resumed = dict(trace.steps())
-                run_again = Resumed(saver, loader, saved[saver].step, went_on, resumed)
+                weights = load_checkpoint(saved[saver].checkpoint).snapshot
+                run_again = Resumed(saver, loader, saved[saver].step, went_on, resumed, weights)
                 findings.append(rung.compare(run_again))
                 clear_trace(trace.folder)
                 progress.update()
@@ -257,7 +265,7 @@ def _resume(
                 side,
                 f"resume-{name}.log",
                 steps=max(_numbers(saved[saver])) + 1,
-                resume=saved[saver].checkpoint,
+                resume=_file_to_resume(saved[saver].checkpoint, out, saver, loader),
                 trace=folders[-1],
                 out=out / f"{name}-run",  # or the losses of a run in the usual folder were read
                 decode=0,
@@ -267,6 +275,16 @@ def _resume(
         for process in running:
             process.wait()
     return [Trace(folder) for folder in folders]
+
+
+def _file_to_resume(path: Path, out: Path, saver: str, loader: str) -> Path:
+    """Return the checkpoint that a side resumes: its own, or another framework's, moved."""
+    if saver == loader:
+        return path
+    checkpoint, folder = load_checkpoint(path), out / f"{file_name(saver)}-moved"
+    make_folder(folder)
+    moved = beyond_limits(checkpoint.snapshot)
+    return save_checkpoint(folder, replace(checkpoint, snapshot=moved))
 
 
 def _numbers(saved: Saved) -> list[int]:

@@ -16,6 +16,7 @@ from parity.twins.run.planned_run import PlannedRun
 from parity.twins.run.proof import prove
 from parity.twins.spec.spec import preset
 
+THOROUGH = pytest.mark.thorough
 SPEC = preset("language-model", "tiny").replace(
     **{name: value for name, value in TINY.items() if name != "replicas"} | {"decay": 0.5},
     optimizer="adam",
@@ -182,7 +183,7 @@ UNRECORDED = {
 @pytest.mark.parametrize(
     "mistake",
     [
-        name if name in list(UNRECORDED)[:2] else pytest.param(name, marks=pytest.mark.thorough)
+        name if name in list(UNRECORDED)[:2] else pytest.param(name, marks=THOROUGH)
         for name in UNRECORDED
     ],
 )
@@ -193,6 +194,69 @@ def test_what_is_wrong_only_where_nothing_is_recorded_is_found(run, mistake):
     assert first is not None, report_text(report)
     assert (first["rung"], first["tensor"]) == expected, first["story"]
     assert "tensorflow-2" in first["blame"]
+
+
+def test_a_training_that_fails_on_its_own_checkpoint_is_a_mismatch(run):
+    edit, expected = UNRECORDED["checkpoints without the recurrent state"]
+    spec = SPEC.replace(learning_rate=1e-30)  # the first checkpoint stays the best
+    report = run(spec, edits=(edit,), checks=("untraced",), dtype=("float32",))
+    first = report["first_mismatch"]
+    assert (first["rung"], first["tensor"]) == expected, first["story"]
+    assert "tensorflow-2" in first["blame"]
+
+
+# What acts on values alone that no early step reaches: the side, the edit, where it is found.
+LIMITED = {
+    "a cell state is clipped at 3": (
+        "tensorflow",
+        Edit(
+            "tf_impl/kernels.py",
+            "new_c = f * c + i * g",
+            "new_c = tf.clip_by_value(f * c + i * g, -3.0, 3.0)",
+        ),
+        "forward/lstm_0/hidden",
+    ),
+    "a loss is clipped at 16 nats": (
+        "tensorflow",
+        Edit(
+            "tf_impl/kernels.py",
+            "return losses, gradient",
+            "return tf.minimum(losses, 16.0), gradient",
+        ),
+        "forward/token_loss",
+    ),
+    "a loss is what softmax tells beyond 64 nats": (
+        "paddle",
+        Edit("paddle_impl/layers.py", "_LARGEST_LOSS = 63.0", "_LARGEST_LOSS = 1e30"),
+        "forward/token_loss",
+    ),
+    "embeddings are scaled down to a norm of 1": (
+        "tensorflow",
+        Edit(
+            "tf_impl/layers.py",
+            "return tf.gather(table, tokens)",
+            "return tf.gather(tf.clip_by_norm(table, 1.0, axes=[1]), tokens)",
+        ),
+        "forward/embedded",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        name if "cell" in name or "softmax" in name else pytest.param(name, marks=THOROUGH)
+        for name in LIMITED
+    ],
+)
+def test_what_acts_beyond_a_limit_alone_is_found(run, mistake):
+    side, edit, tensor = LIMITED[mistake]
+    given = {"edits": (edit,), "checks": ("resume",), "throughput": False}
+    report = run(side=side, steps=2, **given)
+    first = report["first_mismatch"]
+    assert first is not None, report_text(report)
+    assert (first["rung"], first["tensor"]) == ("resume", tensor), first["story"]
+    assert f"{side}-2" in first["blame"]
 
 
 @pytest.mark.thorough

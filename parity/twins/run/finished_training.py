@@ -11,6 +11,7 @@ from the weights of the checkpoints.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +54,20 @@ class _Figures(NamedTuple):
     checkpoint: Checkpoint
 
 
+def find_unreadable(label: str, folder: Path) -> Finding | None:
+    """Return the finding about a training that left a checkpoint not whole, if it left one.
+
+    Args:
+      label: the side that was trained.
+      folder: the folder of the run.
+    """
+    try:
+        _kept(folder)
+    except UsageError as error:
+        return _find_unreadable(label, error)
+    return None
+
+
 class FinishedTraining:
     """Compares what a training has left with the oracle.
 
@@ -69,12 +84,9 @@ class FinishedTraining:
         """Return the first figure that is not the oracle's, or a checkpoint not whole."""
         sides, worst = (self._label, ONE_STEP), Distance()
         try:
-            read = map(load_checkpoint, newest_first(self._training.folder / "checkpoints"))
-            kept = sorted(read, key=lambda each: each.step)
+            kept = _kept(self._training.folder)
         except UsageError as error:
-            place, wrong = Place(0, "checkpoints", ()), str(error)
-            found = Mismatch(sides, place, problem=wrong, within=self._label, check="untraced")
-            return Finding(sides, {"untraced": worst}, (found,))
+            return _find_unreadable(self._label, error)
         for figures in self._figures(kept):
             dtype = figures.checkpoint.spec.training.dtype
             snapshot = figures.checkpoint.snapshot
@@ -150,3 +162,16 @@ class FinishedTraining:
         written = np.array([math.inf if value is None else value])
         name = f"perplexity/{split}"
         return _Figures(checkpoint.step - 1, name, written, of, checkpoint)
+
+
+def _kept(folder: Path) -> list[Checkpoint]:
+    """Return the checkpoints of a run by step."""
+    checkpoints = folder / "checkpoints"
+    read = map(load_checkpoint, newest_first(checkpoints) if checkpoints.is_dir() else [])
+    return sorted(read, key=lambda each: each.step)
+
+
+def _find_unreadable(label: str, error: UsageError) -> Finding:
+    sides, place = (label, ONE_STEP), Place(0, "checkpoints", ())
+    found = Mismatch(sides, place, problem=str(error), within=label, check="untraced")
+    return Finding(sides, {"untraced": Distance()}, (found,))

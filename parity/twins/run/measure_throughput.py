@@ -62,7 +62,12 @@ class Training:
         return dict(zip(dict.fromkeys([*ends, steps]), self.summary[name], strict=False))
 
 
-def train_untraced(run: PlannedRun, batches_per_epoch: int) -> dict[str, Training]:
+def untraced_folder(run: PlannedRun, label: str) -> Path:
+    """Return the folder of the training of a side that records nothing."""
+    return run.options.out / "training" / file_name(label)
+
+
+def train_untraced(run: PlannedRun, batches_per_epoch: int) -> Iterator[tuple[str, Training]]:
     """Train the sides one after another.
 
     Only the sides with the last number of replicas train for several epochs, to show what the
@@ -73,8 +78,8 @@ def train_untraced(run: PlannedRun, batches_per_epoch: int) -> dict[str, Trainin
       run: the run, in the precision to train in.
       batches_per_epoch: the number of steps in an epoch.
 
-    Returns:
-      Label -> the training of that side.
+    Yields:
+      The label of each side and its training, in the order of the run's sides.
 
     Raises:
       UsageError, NumericFailure, SideFailed: if a side fails, with its message.
@@ -88,10 +93,9 @@ def train_untraced(run: PlannedRun, batches_per_epoch: int) -> dict[str, Trainin
     if whole and epochs == preset(run.spec.network, name).training.epochs:
         epochs = min(epochs, _LEARNING_EPOCHS[name])
         run = replace(run, spec=run.spec.replace(epochs=epochs))
-    trained: dict[str, Training] = {}
     with ProgressBar("training", len(run.sides), "training") as progress:
         for label, side in run.sides.items():
-            out = options.out / "training" / file_name(label)
+            out = untraced_folder(run, label)
             steps: int | None = _TIMED_STEPS
             if whole:
                 learns = side.replicas == options.replicas[-1]
@@ -110,9 +114,8 @@ def train_untraced(run: PlannedRun, batches_per_epoch: int) -> dict[str, Trainin
             seconds = time.monotonic() - started
             summary = json.loads((out / "summary.json").read_text())
             rows = read_losses(out / "losses.csv")
-            trained[label] = Training(summary, rows, seconds, out, batches_per_epoch)
             progress.update()
-    return trained
+            yield label, Training(summary, rows, seconds, out, batches_per_epoch)
 
 
 @contextmanager

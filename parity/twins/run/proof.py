@@ -16,7 +16,8 @@ from parity.twins.launch.checkout import check_installed
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.run.choose_sides import resolved
 from parity.twins.run.compare_while_training import compare_recorded
-from parity.twins.run.measure_throughput import train_untraced
+from parity.twins.run.finished_training import find_unreadable
+from parity.twins.run.measure_throughput import Training, train_untraced, untraced_folder
 from parity.twins.run.planned_run import PlannedRun
 from parity.twins.run.whole_run_checks import (
     check_answers,
@@ -118,7 +119,17 @@ def _judge(planned: PlannedRun, outcome: Outcome, *, trains: bool) -> RunVerdict
     verdict = replace(verdict, unchecked=unchecked(planned, verdict))
     if verdict.matches and trains:
         begin_phase("training without recording")
-        trained = train_untraced(planned, compared.batches_per_epoch)
+        trained = dict[str, Training]()
+        try:
+            for label, training in train_untraced(planned, compared.batches_per_epoch):
+                trained[label] = training
+        except UsageError:
+            # a training ends by reading its best checkpoint: one that is not whole is a finding
+            failed = next(label for label in planned.sides if label not in trained)
+            found = find_unreadable(failed, untraced_folder(planned, failed))
+            if found is None:
+                raise
+            return verdict.with_checks([found])
         outcome.trainings = {label: each.summary for label, each in trained.items()}
         verdict = verdict.with_checks(check_training(planned, compared, trained))
         if options.wants("answers") and planned.decodes and verdict.matches:

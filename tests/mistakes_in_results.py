@@ -18,6 +18,18 @@ SEARCH = (
         + witnesses("pytorch", "answers_are_as_probable_as_pytorch_finds_them"),
     ),
     Mistake(
+        "the length penalty leaves out <eos>",
+        "parity/twins/decoding/beam.py",
+        "length_penalty_of(length, length_penalty)",
+        "length_penalty_of(length - 1, length_penalty)",
+        witnesses(
+            "search",
+            "scores_by_hand",
+            "a_wide_beam_finds_the_best_of_all_answers",
+            "a_narrow_beam_keeps_the_most_probable_prefixes",
+        ),
+    ),
+    Mistake(
         "of equals the higher id is kept",
         "parity/twins/decoding/beam.py",
         "np.lexsort((columns, rows, -totals, sentences[rows]))",

@@ -27,7 +27,7 @@ def staleness(updates) -> list[int]:
 @pytest.mark.parametrize("most", [0, 1, 3, 8])
 def test_a_drawn_schedule_is_valid_and_no_staler_than_asked_for(workers, most):
     for seed in range(10):
-        updates = drawn(seed, workers, STEPS, most)
+        updates = DrawnSchedule(seed, workers, most).between(0, STEPS)
         assert Counter(update.worker for update in updates) == dict.fromkeys(
             range(workers), STEPS
         )

@@ -15,11 +15,9 @@ from parity.trace.reader import Trace
 from parity.trace.writer import Writer
 from parity.twins.cli.command_line import command_options, spec_from, spec_options
 from parity.twins.cli.config import (
-    check_config,
     config_options,
     config_text,
     errors_name_config,
-    write_config,
 )
 from parity.twins.cli.options import RunOptions, TrainOptions
 from parity.twins.spec.networks import NETWORKS
@@ -314,12 +312,3 @@ def test_a_file_of_the_user_is_never_replaced(tmp_path, text, cache):
     assert line.startswith(f"error: {mine}: no run has written it, and this one would replace")
     assert mine.read_text() == "# mine\nseed: 5\n"
     assert sorted(tmp_path.iterdir()) == [mine]
-
-
-def test_a_run_replaces_the_file_of_a_run(tmp_path):
-    spec = preset("language-model", "tiny")
-    for seed in (3, 4):
-        check_config(tmp_path)
-        write_config(tmp_path, TrainOptions(out=tmp_path), spec.replace(seed=seed))
-    assert yaml.safe_load((tmp_path / CONFIG).read_text())["seed"] == 4
-    assert [path.name for path in tmp_path.iterdir()] == [CONFIG]

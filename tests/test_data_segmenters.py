@@ -34,13 +34,6 @@ def dictionary(folder, text):
     return path
 
 
-def test_chinese_is_cut_by_jieba(cache):
-    chinese = Segmentation(cache=cache)
-    text = "我来到北京清华大学，买了 iPhone 15 和3.5斤苹果。"
-    expected = "我 来到 北京 清华大学 ， 买 了 iPhone 15 和 3.5 斤 苹果 。"
-    assert " ".join(chinese.segment_source(text)) == expected
-
-
 def test_hmm_finds_words_of_no_dictionary(cache):
     text = "他来到了网易杭研大厦"
     assert "杭研" in Segmentation(cache=cache).segment_source(text)
@@ -174,16 +167,6 @@ def test_join_is_readable(cache):
     for segmenter in SEGMENTERS:
         assert join([], segmenter) == ""
     assert Segmentation("english", "chinese").join_target(["你", "好"]) == "你好"
-
-
-def test_unknown_segmenter_is_refused():
-    expected = "'german': one of chinese, characters, english, spaces is needed"
-    with pytest.raises(UsageError, match=f"^source_segmenter {expected}$"):
-        Segmentation("german")
-    with pytest.raises(UsageError, match=f"^target_segmenter {expected}$"):
-        Segmentation("chinese", "german")
-    with pytest.raises(UsageError, match=f"^segmenter {expected}$"):
-        join([], "german")
 
 
 @pytest.mark.parametrize(

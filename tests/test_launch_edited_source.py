@@ -5,9 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import FOLDERS
 
-from parity.twins.launch.edited_source import Edit, diff_of, edited_texts
+from parity.twins.launch.edited_source import Edit, edited_texts
 from parity.twins.launch.processes import ROOT
 
 MODULE = '''"""A module."""
@@ -93,38 +92,7 @@ def test_modules_and_scripts_run_as_edited_and_no_file_changes(project):
     assert contents(project) == before
 
 
-def test_edits_of_one_file_are_made_in_order(project):
-    edits = [
-        Edit("package/module.py", "return 1", "return 2"),
-        Edit("package/module.py", "return 2", "return 3"),
-    ]
-    (text,) = edited_texts(edits, project).values()
-    assert text == MODULE.replace("return 1", "return 3")
-
-
 def test_an_edit_that_no_longer_fits_is_refused():
     for old, count in (("no such line", 0), ("tf", r"\d\d+")):
         with pytest.raises(ValueError, match=f"contains {count} times, not once: '{old}'"):
             edited_texts([Edit("tf_impl/layers.py", old, "x")], ROOT)
-
-
-def test_a_difference_is_shown_as_a_unified_diff(project):
-    assert diff_of(EDITS[1:2], project) == (
-        "--- a/package/module.py\n+++ b/package/module.py\n@@ -3,5 +3,5 @@\n \n"
-        " def answer():\n-    return 1\n+    return 2\n \n \n"
-    )
-
-
-def test_a_fork_server_runs_edited_source_in_one_process_alone(framework):
-    """The script, and a module that the server has loaded before."""
-    script = f"{FOLDERS[framework.framework]}/train.py"
-    train = "    train_with(STRATEGIES, load_engine, versions)\n"
-    edits = [
-        Edit(script, train, f'    print("edited", file=sys.stderr)\n{train}'),
-        Edit("data/text_corpus.py", "no such folder", "no folder at all"),
-    ]
-    for given, said in ((edits, "edited\nerror: "), ([], "error: ")):
-        status, _, errors = framework.train("--data=/nowhere", edits=given).wait()
-        assert status == 2
-        assert errors.startswith(said), errors
-        assert ("no folder at all" in errors) == bool(given)

@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import FRAMEWORKS, TINY
 
-from parity.base.errors import NumericFailure, UsageError
+from parity.base.errors import NumericFailure
 from parity.report.terminal import report_text
 from parity.trace.reader import Trace
 from parity.twins.cli.options import RunOptions
@@ -329,11 +329,6 @@ def test_isolated_the_wrong_layers_alone_are_listed(run):
     right = f"the other {found['isolated']['in_order']} are right on all sides"
     assert right in " ".join(report_text(report).split())
     assert report["first_mismatch"]["tensor"] == "forward/lstm_0/hidden"
-
-
-def test_what_a_side_says_is_what_the_harness_says(run):
-    with pytest.raises(UsageError, match="a batch of 7 rows cannot be shared by 8"):
-        run(replicas=(8,))
 
 
 def test_a_training_that_is_not_finite_ends_the_run(run):

@@ -38,33 +38,6 @@ def test_a_spec_that_was_stored_before_train_lines_reads_the_whole_text(network)
     assert spec.text.train_lines == 0
 
 
-@pytest.mark.parametrize(
-    ("network", "field", "value", "allowed"),
-    [
-        ("language-model", "vocabulary_size", 2, ">= 3"),
-        ("language-model", "num_layers", 0, ">= 1 and <= 1000"),
-        ("language-model", "keep", 1.01, "> 0 and <= 1"),
-        ("language-model", "keep", math.nan, "a finite number"),
-        ("language-model", "learning_rate", math.inf, "a finite number"),
-        ("language-model", "batching", "rows", "stream, sentences"),
-        ("language-model", "beta1", 1.0, ">= 0 and < 1"),
-        ("language-model", "clip_norm", 0.0, "> 0"),
-        ("language-model", "seed", -1, ">= 0"),
-        ("language-model", "hidden_size", "wide", "a finite number"),
-        ("language-model", "hidden_size", True, "a finite number"),
-        ("seq2seq", "source_vocabulary_size", 4, ">= 5"),
-        ("seq2seq", "attention", "luong", "dot, general, scaled, bahdanau"),
-        ("seq2seq", "split_by", "line", "source, block"),
-    ],
-)
-def test_values_out_of_range_are_named(network, field, value, allowed):
-    with pytest.raises(UsageError) as caught:
-        preset(network, "tiny").replace(**{field: value})
-    flag = "--" + field.replace("_", "-")
-    assert str(caught.value) == f"{flag} is {value!r}; allowed: {allowed}"
-    assert caught.value.exit_status == 2
-
-
 def test_bounds_hold_at_their_edges():
     @dataclasses.dataclass
     class Edges:

@@ -3,7 +3,6 @@
 import ast
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from oracle_side import recorded_steps, small_pairs_spec
 
@@ -12,39 +11,14 @@ from parity.twins.faults.small_runs import write_texts
 from parity.twins.launch.processes import ROOT
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.spec.frameworks import FRAMEWORKS
-from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.parameters import parameters, snapshot_shapes, swap_layout
+from parity.twins.spec.parameters import parameters, snapshot_shapes
 from parity.twins.spec.spec import preset
 from parity.twins.sweep.random_runs import draw
 from parity.twins.sweep.random_text import DrawnText
 from parity.twins.trace.contents import tensor_names
 
 ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
-
-
-@pytest.mark.parametrize("attention", ["dot", "general", "scaled", "bahdanau"])
-def test_each_attention_has_its_own_parameters(attention):
-    own = {
-        "dot": [],
-        "general": ["memory_kernel"],
-        "scaled": ["memory_kernel", "scale"],
-        "bahdanau": ["query_kernel", "memory_kernel", "score_kernel"],
-    }[attention]
-    table = parameters(small_pairs_spec(attention=attention))
-    names = [each.name.split("/")[1] for each in table if each.name.startswith("attention/")]
-    assert names == [*own, "output_kernel"]
-
-
-@pytest.mark.parametrize("input_feeding", [False, True])
-def test_what_is_fed_widens_the_bottom_layer_alone(input_feeding):
-    shapes = {
-        each.name: each.shape
-        for each in parameters(small_pairs_spec(input_feeding=input_feeding))
-    }
-    assert shapes["decoder/lstm_0/input_kernel"] == (3 + 4 * input_feeding, 16)
-    assert shapes["decoder/lstm_1/input_kernel"] == (4, 16)
-    assert shapes["encoder/lstm_0/input_kernel"] == (3, 16)
 
 
 @pytest.mark.parametrize(("network", "name"), ALL_PRESETS)
@@ -116,27 +90,6 @@ def test_the_names_of_seq2seq_are_those_that_are_computed(
         "replicas/weight/encoder/embed/table",
     ]
     assert order == sorted(order, key=names.index)
-
-
-def test_the_attentions_scalar_starts_about_one():
-    spec = small_pairs_spec(attention="scaled", initial_scale=0.05)
-    for seed in range(5):
-        snapshot = initial_snapshot(spec.replace(seed=seed))
-        (scale,) = snapshot["weight/attention/scale"]
-        assert 0.95 <= scale < 1.05
-        assert scale != 1
-        assert np.abs(snapshot["weight/attention/memory_kernel"]).max() <= 0.05
-
-
-@pytest.mark.parametrize("name", ["tiny-nmt", "gnmt-small"])
-def test_paddle_keeps_the_kernels_of_cells_transposed_and_nothing_else(name):
-    for each in parameters(preset("seq2seq", name)):
-        array = np.empty(each.shape, bool)
-        kernel = ("/input_kernel", "/recurrent_kernel")
-        turned = array.T if each.name.endswith(kernel) else array
-        assert swap_layout("paddle", each.name, array).shape == turned.shape
-        assert swap_layout("paddle", each.name, array).strides == turned.strides
-        assert swap_layout("tensorflow", each.name, array) is array
 
 
 def named(names, allowed):

@@ -2,30 +2,16 @@
 
 import numpy as np
 import pytest
-from oracle_side import random_inputs, small_pairs_spec, small_spec
+from oracle_side import small_pairs_spec, small_spec
 
 from parity.base.errors import UsageError
-from parity.twins.spec.parameters import parameters
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import preset
 from parity.twins.spec.stages import layers_of, stages_of
-from parity.twins.spec.step_arrays import join_activations, split_feeds
 
 DEEP = small_spec(num_layers=3)
 BOTH_WAYS = small_pairs_spec(num_layers=2, bidirectional=True, attention="bahdanau")
 FED = small_pairs_spec(num_layers=2, attention="bahdanau", input_feeding=True)
-
-
-def test_layers_are_named_by_their_parameters_in_the_order_of_computation():
-    assert list(layers_of(DEEP)) == ["embed", "lstm_0", "lstm_1", "lstm_2", "softmax"]
-    layers = layers_of(BOTH_WAYS)
-    assert list(layers) == [
-        *("encoder/embed", "encoder/lstm_0", "encoder/lstm_1"),
-        *("decoder/embed", "decoder/lstm_0", "decoder/lstm_1", "attention", "softmax"),
-    ]
-    assert len(layers["encoder/lstm_0"]) == 6
-    names = [name for names in layers.values() for name in names]
-    assert names == [parameter.name for parameter in parameters(BOTH_WAYS)]
 
 
 @pytest.mark.parametrize("spec", [DEEP, BOTH_WAYS, FED], ids=["deep", "both ways", "fed"])
@@ -78,23 +64,3 @@ def test_micro_batches_share_the_rows_of_their_replica():
             sizes = split_rows(rows, 3, micro_batches)
             of_replicas = np.reshape(sizes, [3, micro_batches]).sum(axis=1)
             assert of_replicas.tolist() == split_rows(rows, 3)
-
-
-def test_feeds_of_micro_batches_join_to_the_batch():
-    """The last micro-batch of the second replica has no row."""
-    spec = small_spec(dtype="float64")
-    inputs = random_inputs(spec, [3, 0, 1, 4, 2])
-    state = {name: np.zeros((5, 2, 4)) for name in "hc"}
-    feeds = split_feeds(spec, inputs, state, 2, 3)
-    assert [len(feed["lengths"]) for feed in feeds] == [1, 1, 1, 1, 1, 0]
-    assert [float(feed["scale"][0]) for feed in feeds] == [0.1, 0, 0.1, 0.1, 0.1, 0]
-    assert [feed["tokens"].shape[1] for feed in feeds] == [3, 1, 1, 4, 2, 1]
-    losses = [10 * k + np.arange(feed["lengths"].sum()) for k, feed in enumerate(feeds)]
-    joined = join_activations(spec, {"token_loss": losses}, inputs, 3)["forward/token_loss"]
-    assert joined[:, :4].tolist() == [
-        [0, 1, 2, 0],
-        [0, 0, 0, 0],
-        [20, 0, 0, 0],
-        [30, 31, 32, 33],
-        [40, 41, 0, 0],
-    ]

@@ -214,32 +214,6 @@ def test_float32_and_plain_kernels_are_alike_by_a_schedule(asynchronous):
     assert verdict.matches, verdict.mismatches[0]
 
 
-def test_an_update_takes_its_own_rows_of_the_global_batch(asynchronous, run_both):
-    """The rows, masks and rate are those of the worker's step, not of the update's number."""
-    trace = asynchronous(staleness=1)["tensorflow"]
-    whole = run_both(replicas=2, optimizer="adam", steps=7)["tensorflow"]
-    seen = set()
-    for _, tensors in trace.steps():
-        step, worker = int(tensors["schedule/batch"]), int(tensors["schedule/worker"])
-        rows = slice(0, 4) if worker == 0 else slice(4, 7)
-        assert int(tensors["schedule/first_row"]) == rows.start
-        assert tensors["batch/sizes"].tolist() == [rows.stop - rows.start]
-        if step < 7:
-            expected = whole.read(step)
-            seen.add((step, worker))
-            for name in ("batch/tokens", "batch/targets", "batch/lengths"):
-                assert np.array_equal(tensors[name], expected[name][rows])
-    assert len(seen) == 14
-
-
-def test_free_runs_are_compared_with_the_oracle_alone(asynchronous):
-    traces = asynchronous(schedule="free", replicas=3, batching="stream")
-    verdict = compare_traces([*traces.values()])
-    assert verdict.matches, verdict.mismatches[0]
-    labels = {label for pair in verdict.pairs for label in pair}
-    assert labels == {*verdict.sides, "oracle", "oracle, one step"}, "not with each other"
-
-
 def test_a_torn_read_is_called_so(trainings):
     framework, _ = FRAMEWORKS
     torn = THREADS | {"schedule": "free", "optimizer": "sgd", "steps": UPDATES}

@@ -4,12 +4,11 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from asynchronous_side import PER_EPOCH, SPEC, train
-from oracle_side import OracleStrategy, small_pairs_spec
+from oracle_side import OracleStrategy
 
 from parity.base.errors import Interrupted, NumericFailure, UsageError
 from parity.compare.tensors import ONE_STEP
@@ -17,62 +16,13 @@ from parity.trace.reader import Trace
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors
-from parity.twins.compare.run_comparison import RunComparison, compare_traces
+from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.spec.asynchronous_schedule import drawn, read_schedule, schedule_text
 from parity.twins.trace.contents import tensor_names
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training.asynchronous_run import EventOrder, Stopped
 from parity.twins.training.checkpoint import load_checkpoint
 from parity.twins.training.loss_table import read_losses
-
-
-def same_files(first, second, *names):
-    for name in names:
-        assert (first / name).read_bytes() == (second / name).read_bytes(), name
-
-
-def same_weights(first, second):
-    assert first.snapshot().keys() == second.snapshot().keys()
-    for name, array in first.snapshot().items():
-        assert np.array_equal(array, second.snapshot()[name]), name
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-def test_a_free_run_is_repeated_by_its_schedule(tmp_path, replicas):
-    spec = SPEC.replace(epochs=10)
-    free = train(tmp_path / "free", spec, replicas=replicas)
-    path = tmp_path / "free" / "schedule.jsonl"
-    first, updates = read_schedule(path, replicas)
-    assert (first, len(updates)) == (0, 10 * PER_EPOCH * replicas)
-    again = train(tmp_path / "again", spec, replicas=replicas, schedule=str(path))
-    same_weights(free, again)
-    same_files(tmp_path / "free", tmp_path / "again", "losses.csv", "schedule.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("schedule", "staleness", "replicas"),
-    [("1", 0, 3), ("1", 3, 2), ("2", 8, 4), ("free", None, 2), ("free", None, 3)],
-)
-def test_what_workers_record_matches_the_oracle(tmp_path, schedule, staleness, replicas):
-    given = {"schedule": schedule, "staleness": staleness, "replicas": replicas, "steps": 50}
-    given |= {"decode": 0, "evaluate": 0}
-    spec = small_pairs_spec(loss_per="row") if replicas == 3 else SPEC
-    traces = []
-    for name in ("a", "b"):
-        train(tmp_path / "run", spec, trace=tmp_path / name, **given)
-        trace = Trace(tmp_path / name)
-        trace.header["framework"] = name
-        trace.side = replace(trace.side, framework=name)
-        traces.append(trace)
-    verdict = compare_traces(traces)
-    assert verdict.matches, verdict.mismatches[0]
-    assert verdict.steps == 50
-    worst = [d.relative for rungs in verdict.pairs.values() for d in rungs.values()]
-    assert max(worst) < 1e-11
-    for found in verdict.staleness.values():
-        assert sum(found.values()) == 50
-        if staleness is not None:
-            assert max(found) <= staleness
 
 
 def test_all_workers_wait_for_each_other_at_the_end_of_an_epoch(tmp_path):
@@ -95,16 +45,6 @@ def test_the_loss_of_a_step_is_that_of_the_whole_batch(tmp_path):
         assert [row[::2] for row in rows[0]] == [row[::2] for row in rows[1]]
         losses = [[loss for _, loss, _ in each] for each in rows]
         np.testing.assert_allclose(*losses, rtol=1e-10)
-
-
-@pytest.mark.parametrize("stop", [3, 4, 6])
-def test_a_resumed_run_goes_on_as_if_nothing_had_happened(tmp_path, stop):
-    given = {"schedule": "3", "staleness": 3, "replicas": 3, "checkpoint_every": 3}
-    whole = train(tmp_path / "whole", **given)
-    train(tmp_path / "cut", **given, steps=stop)
-    resumed = train(tmp_path / "cut", **given, resume="")
-    same_weights(whole, resumed)
-    same_files(tmp_path / "whole", tmp_path / "cut", "losses.csv", "schedule.jsonl")
 
 
 def test_a_run_goes_on_with_other_replicas(tmp_path):

@@ -220,7 +220,7 @@ class Validation:
     def is_out_of_patience(self, step: int) -> bool:
         """Return on every rank whether --patience ends the training after a step."""
         patience = self._strategy.spec.training.patience
-        if not patience or self._options.evaluate == 0 or self._options.trace is not None:
+        if not patience or self._options.evaluate == 0:
             return False
         told = None
         if self._group.rank == 0:

@@ -103,7 +103,7 @@ class Run:
                 folder = self.options.out / "events" if self.group.rank == 0 else None
                 events = EventWriter(folder, self.step)
                 stack.enter_context(events)
-            self._check_patience()
+                self._check_patience()
             with closing(self._steps(recording)) as steps:
                 while not self._stopped_early and (step := next(steps, None)) is not None:
                     self._after(step, events)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.optimizer_state import slots_of
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.pair.perturbation import Draw, mapped
@@ -74,8 +75,8 @@ def watch(
             raise
 
 
-def load(model: Any, file: str | Path) -> None:
-    """Give a model the weights of a file that `parity weights` wrote.
+def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
+    """Give a model the weights of a file that `parity weights` wrote; see `parity.torch.load`.
 
     Raises:
       UsageError: as `parity.torch.load` does.
@@ -85,10 +86,27 @@ def load(model: Any, file: str | Path) -> None:
     variables = dict(_own(model))
     optional = {name for name, each in variables.items() if not isinstance(each, nnx.Param)}
     shapes = {name: tuple(each[...].shape) for name, each in variables.items()}
-    for name, array in read_weights(file, shapes, optional):
-        variables[name][...] = array.astype(variables[name][...].dtype)
-        kept = np.asarray(_copy(variables[name][...]), np.float64)
-        check_kept(file, name, array, kept)
+    slots = None if optimizer is None else slots_of("jax", "optax")
+    given = read_weights(file, shapes, optional, slots)
+
+    def take(variable: Any, name: str, array: np.ndarray) -> None:
+        variable[...] = array.astype(variable[...].dtype)
+        check_kept(file, name, array, np.asarray(_copy(variable[...]), np.float64))
+
+    for name, array in given.weights.items():
+        take(variables[name], name, array)
+    if optimizer is None:
+        return
+    state = nnx.state(optimizer)
+    names = (name for name, _ in _slots(optimizer, list(_flat(model))))
+    held = dict(zip(names, (each for _, each in nnx.to_flat_state(state)), strict=True))
+    for (name, slot), array in given.state.items():
+        if f"{name}/{slot}" not in held:
+            raise UsageError(f"{file}: has {name}/{slot}, which the optimizer does not keep")
+        take(held[f"{name}/{slot}"], name, array)
+    for name in held.keys() & {"model/count", "model/step"}:
+        take(held[name], name, np.asarray(given.steps))
+    nnx.update(optimizer, state)
 
 
 def _own(model: Any) -> Iterator[tuple[str, Any]]:

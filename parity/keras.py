@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.optimizer_state import HOLDS_RATE, slots_of, velocity_of
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.jax import Tap
@@ -122,8 +123,9 @@ def _check(model: Any, optimizer: Any) -> None:
         )
 
 
-def load(model: Any, file: str | Path) -> None:
-    """Give a built model the weights of a file that `parity weights` wrote.
+def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
+    """Give a built model the weights of a file that `parity weights` wrote; see
+    `parity.torch.load`.
 
     Raises:
       UsageError: as `parity.torch.load` does.
@@ -133,10 +135,50 @@ def load(model: Any, file: str | Path) -> None:
     variables = {each.path: each for each in model.variables}
     trained = {each.path for each in model.trainable_variables}
     shapes = {name: tuple(each.shape) for name, each in variables.items()}
-    for name, array in read_weights(file, shapes, variables.keys() - trained):
-        variables[name].assign(array)
-        kept = keras.ops.cast(variables[name].value, "float64")
+    kind = type(optimizer).__name__
+    slots = None if optimizer is None else slots_of("keras", kind)
+    given = read_weights(file, shapes, variables.keys() - trained, slots)
+
+    def take(variable: Any, name: str, array: np.ndarray) -> None:
+        variable.assign(array)
+        kept = keras.ops.cast(variable.value, "float64")
         check_kept(file, name, array, keras.ops.convert_to_numpy(kept))
+
+    for name, array in given.weights.items():
+        take(variables[name], name, array)
+    if optimizer is None:
+        return
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    held = dict(kept_by(optimizer, model.trainable_variables, lambda each: str(each.path)))
+    for (name, slot), array in given.state.items():
+        if ("keras", kind.lower()) == HOLDS_RATE:
+            rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+            array = velocity_of(array, rate)
+        take(held[f"{name}/{slot}"], name, array)
+    optimizer.iterations.assign(given.steps)
+
+
+def kept_by(
+    optimizer: Any, variables: Iterable[Any], name_of: Callable[[Any], str]
+) -> Iterator[tuple[str, Any]]:
+    """Yield what an optimiser keeps: dense_kernel_velocity is dense/kernel/velocity.
+
+    Of variables with one name of their own, the first has the first slot.
+    """
+    owners: dict[str, list[str]] = {}
+    for each in variables:
+        own = getattr(each, "path", each.name)
+        own = own.replace("/", "_").replace(":", "_") + "_"
+        owners.setdefault(own, []).append(name_of(each))
+    numbers: Counter[str] = Counter()
+    for each in optimizer.variables:
+        own = each.path.rpartition("/")[2]
+        start = max((name for name in owners if own.startswith(name)), key=len, default="")
+        names = owners.get(start, ["model"])
+        name = names[min(numbers[own], len(names) - 1)]
+        numbers[own] += 1
+        yield f"{name}/{own.removeprefix(start)}", each
 
 
 def _layers(model: Any) -> list[tuple[str, Any]]:
@@ -640,7 +682,8 @@ class Hooks:
             found = [(self._name(v), y) for v, y in pairs if y is not None]
             self._show("gradient", found)
             result = apply(gradients, trainable_variables)
-            self._show("optimizer", list(self._slots(variables)))
+            kept = kept_by(self._optimizer, variables, self._name)
+            self._show("optimizer", [(name, each.value) for name, each in kept])
             whole = self._engine.whole
             held = self._variables() if whole else []
             weights = {id(each): each for each in (*held, *variables)}
@@ -659,25 +702,6 @@ class Hooks:
             return logs, after
 
         return watched
-
-    def _slots(self, variables: list[Any]) -> Iterator[tuple[str, Any]]:
-        """Yield what the optimiser keeps: dense_kernel_velocity is dense/kernel/velocity.
-
-        Of variables with one name of their own, the first has the first slot.
-        """
-        owners: dict[str, list[str]] = {}
-        for each in variables:
-            own = getattr(each, "path", each.name)
-            own = own.replace("/", "_").replace(":", "_") + "_"
-            owners.setdefault(own, []).append(self._name(each))
-        numbers: Counter[str] = Counter()
-        for each in self._optimizer.variables:
-            own = each.path.rpartition("/")[2]
-            start = max((name for name in owners if own.startswith(name)), key=len, default="")
-            names = owners.get(start, ["model"])
-            name = names[min(numbers[own], len(names) - 1)]
-            numbers[own] += 1
-            yield f"{name}/{own.removeprefix(start)}", each.value
 
     def cause(self, error: Exception) -> UsageError | None:
         """Return what made TensorFlow fail, which hands on the text of an error alone."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.optimizer_state import power_after, slots_of
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.pair.perturbation import mapped
@@ -64,8 +65,8 @@ def watch(
         yield recording
 
 
-def load(model: Any, file: str | Path) -> None:
-    """Give a model the weights of a file that `parity weights` wrote.
+def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
+    """Give a model the weights of a file that `parity weights` wrote; see `parity.torch.load`.
 
     Raises:
       UsageError: as `parity.torch.load` does.
@@ -76,11 +77,28 @@ def load(model: Any, file: str | Path) -> None:
     buffers = dict(_named(model, model.named_buffers()))
     tensors = {**buffers, **parameters}
     shapes = {name: tuple(each.shape) for name, each in tensors.items()}
-    for name, array in read_weights(file, shapes, set(buffers)):
-        tensor = tensors[name]
+    slots = None if optimizer is None else slots_of("paddle", type(optimizer).__name__)
+    given = read_weights(file, shapes, set(buffers), slots)
+
+    def take(tensor: Any, name: str, array: np.ndarray) -> None:
         tensor.set_value(paddle.to_tensor(array).cast(tensor.dtype))
         kept = tensor.cast("float64") if array.dtype.kind == "f" else tensor
         check_kept(file, name, array, kept.numpy())
+
+    for name, array in given.weights.items():
+        take(tensors[name], name, array)
+    if optimizer is None:
+        return
+    # which Paddle does itself in the first step
+    optimizer.helper = paddle.base.layer_helper.LayerHelper(type(optimizer).__name__)
+    block = paddle.static.default_main_program().global_block()
+    optimizer._create_accumulators(block, [parameters[name] for name, _ in given.state])
+    for (name, slot), array in given.state.items():
+        take(optimizer._get_accumulator(slot, parameters[name]), name, array)
+    for beta in ("beta1", "beta2"):
+        for each in optimizer._accumulators.get(f"{beta}_pow_acc", {}).values():
+            power = power_after(given.steps, getattr(optimizer, f"_{beta}"), each.numpy().dtype)
+            each.set_value(power)
 
 
 def _modules(model: Any) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.optimizer_state import slots_of
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.pair.perturbation import mapped
@@ -78,12 +79,15 @@ def ranks() -> tuple[int, int]:
     return group.get_rank(), group.get_world_size()
 
 
-def load(model: Any, file: str | Path) -> None:
+def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
     """Give a model the weights of a file that `parity weights` wrote.
 
+    Args:
+      optimizer: what the file's state of an optimiser is given to, if it has one.
+
     Raises:
-      UsageError: for a file that cannot be read, is of another model, or holds what the types
-        of the model cannot.
+      UsageError: for a file that cannot be read, is of another model or kind of optimiser, or
+        holds what the types of the model cannot.
     """
     import torch
 
@@ -91,12 +95,24 @@ def load(model: Any, file: str | Path) -> None:
     buffers = dict(_named(model, model.named_buffers()))
     tensors = {**buffers, **parameters}
     shapes = {name: tuple(each.shape) for name, each in tensors.items()}
+    slots = None if optimizer is None else slots_of("torch", type(optimizer).__name__)
+    given = read_weights(file, shapes, set(buffers), slots)
+
+    def take(tensor: Any, name: str, array: np.ndarray) -> None:
+        tensor.copy_(torch.from_numpy(array))
+        kept = tensor.detach().cpu()
+        kept = kept.double() if kept.is_floating_point() else kept
+        check_kept(file, name, array, kept.numpy())
+
     with torch.no_grad():
-        for name, array in read_weights(file, shapes, set(buffers)):
-            tensors[name].copy_(torch.from_numpy(array))
-            kept = tensors[name].detach().cpu()
-            kept = kept.double() if kept.is_floating_point() else kept
-            check_kept(file, name, array, kept.numpy())
+        for name, array in given.weights.items():
+            take(tensors[name], name, array)
+        for (name, slot), array in given.state.items():
+            held = optimizer.state[parameters[name]]
+            held[slot] = torch.zeros_like(parameters[name])
+            take(held[slot], name, array)
+            if slot != "momentum_buffer":  # SGD counts no steps
+                held["step"] = torch.tensor(float(given.steps))
 
 
 def _check_model(model: Any) -> None:

@@ -288,6 +288,9 @@ def test_a_sum_is_of_weights_and_each_of_its_gradients():
         "weight/bias": 3,
         "gradient/bias": 1,
     }
+    for terms, second in ((True, 0), (False, 1)):
+        back = Layout.read(["sum"]).invert(one, 2, terms=terms)
+        assert [each[0] for each in back] == [1, second]
     # one that is frozen has no gradient; a weight cannot be missing
     assert list(names.sources(["gradient/hh"])) == ["gradient/bias"]
     assert list(names.sources(["weight/hh"])) == ["weight/hh"]

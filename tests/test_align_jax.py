@@ -40,7 +40,7 @@ def in_torch(folder):
         optimizer.step()
 
 
-def in_jax(folder, weights=None):
+def in_jax(folder, weights=None, steps=1, *, state=False):
     import optax
     from flax import nnx
 
@@ -57,13 +57,14 @@ def in_jax(folder, weights=None):
             return self.out(self.attention(seen))
 
     model = Model()
-    if weights is not None:
-        parity.jax.load(model, weights)
     optimizer = nnx.Optimizer(model, optax.adam(0.01), wrt=nnx.Param)
+    if weights is not None:
+        parity.jax.load(model, weights, optimizer if state else None)
     with parity.jax.watch(folder, model, optimizer):
         x = np.moveaxis(IMAGES, 1, 3)
-        _, gradients = nnx.value_and_grad(lambda model: (model(x) ** 2).mean())(model)
-        optimizer.update(model, gradients)
+        for _ in range(steps):
+            _, gradients = nnx.value_and_grad(lambda model: (model(x) ** 2).mean())(model)
+            optimizer.update(model, gradients)
 
 
 @pytest.fixture
@@ -102,3 +103,18 @@ def test_a_port_to_jax_takes_over_the_weights(tmp_path):
         "momentum": ("0.9", "0.99"),
         "divisor of the moving variance": ("n - 1", "n"),
     }
+
+
+@pytest.mark.usefixtures("double")
+def test_a_training_in_jax_goes_on_as_if_it_had_not_stopped(tmp_path):
+    whole, rest, file, weights = (tmp_path / name for name in ("whole", "rest", "map", "w"))
+    in_jax(whole, steps=3)
+    assert main(command, ["align", str(whole), str(whole), "-o", str(file)]) == 0
+    words = ["--map", str(file), "--after", "0", "-o", str(weights)]
+    assert main(command, ["weights", str(whole), *words]) == 0
+    in_jax(rest, weights, steps=2, state=True)
+    for step, tensors in Trace(rest).steps():
+        expected = Trace(whole).read(step + 1)
+        for name, array in tensors.items():
+            if not name.startswith("initial/"):
+                np.testing.assert_array_equal(array, expected[name], name, strict=True)

@@ -80,10 +80,14 @@ class Layout:
             raise ValueError(f"{len(found)} tensors are left; allowed: concatenate or sum")
         return found[0]
 
-    def invert(self, shared: np.ndarray, number: int) -> Tensors:
+    def invert(self, shared: np.ndarray, number: int, *, terms: bool = True) -> Tensors:
         """Return the tensors of the side, so many: the way back.
 
-        Of a sum the first term is all of it, and the others are zero.
+        Of a sum the first term is all of it, and the others are zero; each gradient or slot of
+        a term is that of the sum.
+
+        Args:
+          terms: whether they are weights, as for `apply`.
 
         Raises:
           ValueError: if a step does not fit.
@@ -91,7 +95,7 @@ class Layout:
         found = [shared]
         for name, value in reversed(self.steps):
             if name == "sum":
-                found += [np.zeros_like(shared)] * (number - 1)
+                found += [np.zeros_like(shared) if terms else shared] * (number - 1)
             elif name == "concatenate":
                 found = list(np.split(found[0], number, axis=value))
             else:

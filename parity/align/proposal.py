@@ -22,6 +22,7 @@ from parity.align.kinds import (
 )
 from parity.align.layout import Layout
 from parity.align.mapping import NameMapping, Parts, Row
+from parity.align.optimizer_state import HOLDS_RATE, slots_of
 from parity.base.errors import UsageError
 from parity.trace.reader import Trace
 
@@ -33,27 +34,6 @@ _AGREE = 1e-4
 _SCORES = {True: 10, False: 1}  # of a unit with parameters, and of one without
 _IMAGES = ("conv", "maxpool", "avgpool")
 _NO_IMAGES = ("linear", "attention", "layernorm", "embedding", *RECURRENT)
-# (framework, optimiser, slot) -> what it holds; slots of one meaning are paired. Keras's
-# momentum of SGD is not: it holds the rate, with the other sign.
-_SLOTS = {
-    ("torch", "adam", "exp_avg"): "mean",
-    ("paddle", "adam", "moment1"): "mean",
-    ("keras", "adam", "momentum"): "mean",
-    ("torch", "adam", "exp_avg_sq"): "square",
-    ("paddle", "adam", "moment2"): "square",
-    ("keras", "adam", "velocity"): "square",
-    ("jax", "optax", "mu"): "mean",
-    ("jax", "optax", "nu"): "square",
-    ("jax", "optax", "trace"): "momentum",
-    ("torch", "sgd", "momentum_buffer"): "momentum",
-    ("paddle", "momentum", "velocity"): "momentum",
-    ("torch", "rmsprop", "square_avg"): "square",
-    ("paddle", "rmsprop", "mean_square"): "square",
-    ("keras", "rmsprop", "velocity"): "square",
-    ("torch", "adagrad", "sum"): "sum",
-    ("paddle", "adagrad", "moment"): "sum",
-    ("keras", "adagrad", "accumulator"): "sum",
-}
 # Counters and the like, which the frameworks keep in forms of their own.
 _LEFT_OUT = {
     "torch": ("*/step", "*num_batches_tracked"),
@@ -124,14 +104,12 @@ class _Side:
     @property
     def slots(self) -> dict[str, str]:
         """Return meaning -> slot of the optimiser."""
-        kind = str(self._facts.get("optimizer", {}).get("kind", "")).lower()
-        kind = "adam" if kind.startswith("adam") else kind
+        kind = str(self._facts.get("optimizer", {}).get("kind", ""))
+        if (self.framework, kind.lower()) == HOLDS_RATE:
+            return {}
         there = {name.rpartition("/")[2] for name in self._of("optimizer")}
-        return {
-            meaning: slot
-            for (framework, optimizer, slot), meaning in _SLOTS.items()
-            if (framework, optimizer) == (self.framework, kind) and slot in there
-        }
+        slots = slots_of(self.framework, kind)
+        return {each: slot for each, slot in slots.items() if slot in there}
 
     @property
     def left_out(self) -> list[str]:

@@ -373,15 +373,22 @@ def align_command(trace_a: Path, trace_b: Path, out: Path) -> int:
 @click.option(
     "--map", "map_file", type=PathType(), required=True, help="file of `parity align`"
 )
+@click.option(
+    "--after",
+    type=int,
+    metavar="STEP",
+    help="write the weights after a step, and what the optimiser keeps; the first step is 0",
+)
 @click.option("-o", "--out", type=PathType(), required=True, help="file to write: safetensors")
-def weights_command(trace: Path, map_file: Path, out: Path) -> int:
+def weights_command(trace: Path, map_file: Path, after: int | None, out: Path) -> int:
     """Write the initial weights of one side in the names and layouts of the other.
 
     TRACE is a folder of either side of the map. The model of the other side takes the file by
-    parity.torch.load(model, FILE), parity.paddle.load or parity.keras.load.
+    parity.torch.load(model, FILE), parity.paddle.load or parity.keras.load; with --after by
+    load(model, FILE, optimizer).
     """
     mapping, given = read(map_file), open_side(trace)
-    weights = carried(given, mapping)
+    weights = carried(given, mapping, after)
     write_weights(weights, out)
     other = mapping.labels[1 - mapping.side_of(given)]
     print(escaped(f"weights: {out}: {counted(len(weights), 'tensor')} for {other}"))

@@ -106,7 +106,11 @@ class CauseSearch:
                 self._budget.tried += 1
                 distance = self._reproduces(suspect, change)
                 if distance is not None:
-                    value = "" if change.value is None else telling(change.value, suspect.right)
+                    value = (
+                        ""
+                        if change.value is None
+                        else telling(change.value, suspect.guesses[0])
+                    )
                     sentence = suspect.sentence.replace("{}", value)
                     found.append(
                         Confirmed(

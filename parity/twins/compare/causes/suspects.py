@@ -606,7 +606,6 @@ def _clipping(case: WrongStep) -> Iterator[Suspect]:
         f"clipping to {{}} in place of {limit:g}",
         lambda number: clipped(scaled_by(factor=number / limit)),
         (limit, limit / 2),
-        right=limit,
         name="clipping to another limit",
     )
 
@@ -678,7 +677,6 @@ def _updates(case: WrongStep) -> Iterator[Suspect]:
         "an update by {} times the learning rate",
         lambda factor: by_rate(lambda rate: rate * factor),
         (1.0, 0.5),
-        right=1.0,
         name="an update by a multiple of the learning rate",
         faults=f"update-applied-twice {several}",
     )
@@ -692,7 +690,6 @@ def _updates(case: WrongStep) -> Iterator[Suspect]:
             f"the update of {listed} multiplied by {{}}",
             lambda factor: moved(factor, wrong),
             (1.0, 2.0),
-            right=1.0,
             faults="two-biases",
         )
 
@@ -778,7 +775,6 @@ def _adam(case: WrongStep) -> Iterator[Suspect]:
             partial(lambda value, name: with_training(**{name: value}), name=name),
             (getattr(training, name), 0.95),
             starts=OPTIMIZER,
-            right=getattr(training, name),
             name=f"another {name}",
             faults="beta2" * (name == "beta2"),
         )

@@ -162,8 +162,8 @@ class Suspect:
         shows whether it explains the forward pass.
       solve: returns the way of making the mistake with a given number, where the record decides
         the number.
-      guesses: the numbers from which the solution starts.
-      right: the number without the mistake, from which the solved one must be told.
+      guesses: the numbers from which the solution starts, that without the mistake first: the
+        solved one must be told from it.
       apart: whether the mistake lets the replicas' weights drift apart.
     """
 
@@ -176,7 +176,6 @@ class Suspect:
     by_row: bool = True
     solve: Callable[[float], Change] | None = None
     guesses: tuple[float, float] = (0.0, 1.0)
-    right: float = 0.0
     apart: bool = False
 
 

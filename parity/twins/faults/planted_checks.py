@@ -114,21 +114,21 @@ class PlantedChecks:
             (planted.side, other),
             (other, planted.side),
         ):
-            checkpoint = _oldest_checkpoint(traces[saver])
+            checkpoint = resume = _oldest_checkpoint(traces[saver])
             step = int(checkpoint.stem.removeprefix("step-"))
-            saved = load_checkpoint(checkpoint)
             if saver != loader:
                 folder = self._runs.folder(f"{planted.name}/moved-{saver}")
                 folder.mkdir(parents=True, exist_ok=True)
+                saved = load_checkpoint(checkpoint)
                 moved = beyond_limits(saved.snapshot)
-                checkpoint = save_checkpoint(folder, replace(saved, snapshot=moved))
+                resume = save_checkpoint(folder, replace(saved, snapshot=moved))
             resumed = self._runs.record(
                 loader,
                 planted.run,
                 f"{planted.name}/{loader}-from-{saver}",
                 planted.edits_of(loader),
                 steps=min(step + RESUMED_STEPS, SETTINGS[planted.run.setting].steps),
-                resume=checkpoint,
+                resume=resume,
                 checkpoint_every=None,
             )
             went_on = {
@@ -137,8 +137,8 @@ class PlantedChecks:
                 if step - 1 <= number < step + RESUMED_STEPS
             }
             labels = _label(traces[saver]), _label(resumed)
-            steps = dict(resumed.steps())
-            resumption = Resumed(*labels, step, went_on, steps, saved.snapshot)
+            steps, snapshot = dict(resumed.steps()), load_checkpoint(checkpoint).snapshot
+            resumption = Resumed(*labels, step, went_on, steps, snapshot)
             findings.append(rung.compare(resumption))
             if findings[-1].mismatches:
                 break

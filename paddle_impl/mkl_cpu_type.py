@@ -3,18 +3,24 @@
 That MKL is of 2019 and looks at the processor's vendor: on those of another vendor than its own
 it uses kernels for the oldest processors, unless `MKL_DEBUG_CPU_TYPE` names newer ones. Which
 are the fastest depends on the processor alone, so it is measured once for each, in a third of a
-second.
+second. Measured again, others might be chosen, and two runs on a machine must compute the same
+bits: the first choice stays, even for a process that was measuring at the same time.
 """
 
 import ctypes
+import hashlib
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from parity.base.measured_once import MeasuredOnce
+from parity.base.errors import UsageError
+from parity.base.files import new_folder, read_file, sync_file, write_whole
+from parity.base.machine import measured_here, processor_facts, user_cache
+from parity.base.text import parse_json
 
 VARIABLE = "MKL_DEBUG_CPU_TYPE"
 
@@ -57,12 +63,39 @@ def fastest_kernels(folder: Path | None = None) -> str:
     library = _library()
     if library is None:
         return ""
-    once = MeasuredOnce("mkl", library.stat().st_size, KERNELS, folder)
-    kept = once.read()
+    facts = json.dumps([processor_facts(), library.stat().st_size], sort_keys=True)
+    digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    path = (folder or user_cache()) / f"mkl-{digest}" / "choice.json"
+    kept = read_choice(path)
     if kept is not None:
         return kept
     rates = {kernels: measured_rate(library, kernels) for kernels in KERNELS}
-    return once.remember(choose(rates), rates)
+    return keep_choice(path, choose(rates), rates)
+
+
+def read_choice(path: Path) -> str | None:
+    """Return the kernels that a file keeps; None without a file that can be read."""
+    try:
+        choice: str = parse_json(read_file(path))["choice"]
+    except (OSError, UsageError, ValueError, KeyError, TypeError):
+        return None
+    return choice if choice in KERNELS else None
+
+
+def keep_choice(path: Path, choice: str, rates: Mapping[str, float | None]) -> str:
+    """Keep a choice with the rates it was made from; return the one that is kept."""
+    values = {"choice": choice, "measured": rates} | measured_here()
+    content = json.dumps(values, indent=2).encode()
+    try:
+        if path.exists():  # and cannot be read
+            write_whole(path, content)
+        with new_folder(path.parent) as temporary:
+            write_whole(temporary / path.name, content)
+            sync_file(temporary / path.name)
+    except UsageError:  # without a folder that can be written to, every start measures
+        return choice
+    kept = read_choice(path)  # another process may have been first
+    return choice if kept is None else kept
 
 
 def choose(rates: Mapping[str, float | None]) -> str:

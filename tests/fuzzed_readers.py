@@ -29,11 +29,11 @@ from data.pair_file import read_pairs
 from data.segmenters import read_user_dictionary
 from data.text_file import read_lines
 from data.vocabulary import TEXT_SPECIAL, Vocabulary
+from paddle_impl.mkl_cpu_type import keep_choice, read_choice
 from parity.align.mapping import read as read_mapping
 from parity.base.errors import RankLost, UsageError
 from parity.base.files import HEADER as HEADER_OF_RUN
 from parity.base.files import written_by_run
-from parity.base.measured_once import MeasuredOnce
 from parity.base.text import with_checksum
 from parity.compare.measured_bounds import FORMAT as FORMAT_OF_BOUNDS
 from parity.compare.measured_bounds import read_bounds
@@ -336,13 +336,8 @@ def _write_finished(folder: Path) -> None:
     _trainings(folder)._finish(_RUN)
 
 
-def _choice(folder: Path) -> MeasuredOnce:
-    return MeasuredOnce("threads", None, [1, 2], folder)
-
-
 def _write_choice(folder: Path) -> None:
-    _choice(folder).remember(2, {"seconds": 0.5})
-    (folder / "choice.json").symlink_to(_choice(folder).path)
+    keep_choice(folder / "mkl" / "choice.json", "5", {"": 1.5})
 
 
 _WORDS = "<unk>\n<eos>\nthe\n"
@@ -547,7 +542,12 @@ READERS = {
             _write("config.yaml", HEADER_OF_RUN + _CONFIG),
             lambda folder: (written_by_run(folder / "config.yaml"), values_of_run(folder)),
         ),
-        Reader("choice", "choice.json", _write_choice, lambda folder: _choice(folder).read()),
+        Reader(
+            "choice",
+            "mkl/choice.json",
+            _write_choice,
+            lambda folder: read_choice(folder / "mkl" / "choice.json"),
+        ),
         Reader(
             "cache-facts",
             "cached/facts",

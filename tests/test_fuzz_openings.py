@@ -47,7 +47,9 @@ UNREACHED = {
         "parity/base/locks.py": "_holder",
     },
     "of the operating system, or an engine": {
-        "parity/base/machine.py": "_address_space _meminfo asked_for memory_limit usable_cores",
+        "parity/base/machine.py": (
+            "_address_space _cpuinfo _meminfo asked_for memory_limit usable_cores"
+        ),
         "parity/twins/training/meter.py": "peak_memory seconds_alive",
         "tf_impl/eager_profiler.py": "_read",
     },

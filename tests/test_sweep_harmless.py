@@ -62,12 +62,6 @@ def test_a_rewrite_that_does_not_run_is_told(runs):
     assert said.startswith("tensorflow ended with status")
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("side", FRAMEWORKS)
-def test_each_side_has_ten_or_more_in_each_kind_of_kernel(side, kernels):
-    assert sum(side in rewrite.edits_for(kernels) for rewrite in HARMLESS) >= 10
-
-
 @pytest.mark.parametrize("rewrite", HARMLESS, ids=lambda rewrite: rewrite.name)
 def test_each_rewrite_changes_the_code(rewrite):
     assert len(BY_NAME) == len(HARMLESS)

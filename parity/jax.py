@@ -1,7 +1,8 @@
-"""Records a JAX training while it runs: modules of flax's nnx, updated by optax."""
+"""Records a JAX training while it runs: modules of flax, or functions, updated by optax."""
 
+import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from parity.pair.perturbation import Draw, mapped
 from parity.watch.modules import described
 from parity.watch.recording import Recording, leaves
 
+Pairs = Iterable[tuple[str, Any]]  # of names and arrays
+Variables = Iterable[tuple[tuple[Any, ...], Any]]  # of paths and arrays
+_watching: list["_Hooks"] = []  # the trainings that are watched, innermost last
+
 # Of modules and the optimiser: their name. As a plain attribute it goes through `nnx.jit` with
 # them, and makes it compile anew for the watch; what it had compiled before serves again after.
 _MARK = "_parity_name"
@@ -24,20 +29,26 @@ _MARK = "_parity_name"
 def watch(
     folder: str | Path, model: Any, optimizer: Any, **options: Any
 ) -> Iterator[Recording]:
-    """Record every step of a training with nnx, which `nnx.Optimizer.update` ends.
+    """Record every step of a training, which the optimiser's update ends.
 
         with parity.jax.watch("out/port", model, optimizer):
             train(model, optimizer, data)
 
+    With flax's linen, whose modules and states are not changed but made anew, watch the module
+    and the state that the training begins with; with a function of your own, its parameters
+    and the optax transformation, and `tap` what else shall be seen.
+
     What is recorded, and the options, are those of `parity.torch.watch`; paths are joined by
-    dots. `loss` is what `value_and_grad` or `grad` was asked of, `gradient` what `update` was
+    dots. `loss` is what `value_and_grad` or `grad` was asked of, `gradient` what the update was
     given. A compiled step becomes another program by being watched, whose results XLA may
     round otherwise in the last places; uncompiled, a step computes what it did, bit for bit.
 
     Args:
       folder: where the trace is written; one that is there is replaced.
-      model: the `flax.nnx.Module`.
-      optimizer: the `flax.nnx.Optimizer`.
+      model: the `flax.nnx.Module`, the `flax.linen.Module`, or a mapping of parameters.
+      optimizer: the `flax.nnx.Optimizer`; the `TrainState`, whose `apply_gradients` ends a
+        step; or the `optax.GradientTransformation`, after whose `update`
+        `optax.apply_updates` ends it.
       **options: those of `parity.watch.recording.Recording`.
 
     Raises:
@@ -46,25 +57,19 @@ def watch(
     import flax
     import jax
     import optax
-    from flax import nnx
 
-    if not isinstance(model, nnx.Module):
-        raise UsageError(f"model is {type(model).__name__}; allowed: a flax.nnx.Module")
-    if not isinstance(optimizer, nnx.Optimizer):
-        raise UsageError(
-            f"optimizer is {type(optimizer).__name__}; allowed: a flax.nnx.Optimizer"
-        )
+    hooks_of, held = _kind(model, optimizer)
     facts = {
         "device": str(jax.devices()[0]),
         "x64": jax.config.jax_enable_x64,
         "matmul_precision": str(jax.config.jax_default_matmul_precision),
-        "modules": _described(model),
+        "modules": _described(model) if hooks_of is _Hooks else _holders(held),
         "optimizer": {"kind": "optax", "settings": {}},
     }
-    kinds = {str(each.dtype) for _, each in _flat(model, nnx.Param)}
+    kinds = {str(each.dtype) for _, each in held}
     versions = {each.__name__: each.__version__ for each in (jax, flax, optax)}
     recording = Recording(folder, "jax", kinds, versions, facts, **options)
-    hooks = _Hooks(recording, model, optimizer)
+    hooks = hooks_of(recording, model, optimizer)
     with recording:
         try:
             with hooks:
@@ -73,6 +78,49 @@ def watch(
             if hooks.failure is not None:  # JAX hands on its text alone
                 raise hooks.failure from error
             raise
+
+
+def tap(name: str, value: Any) -> Any:
+    """Return a value that is recorded as `forward/NAME`, if a training is watched.
+
+    So is its gradient, as that of a module's output is. In a compiled function, too.
+
+    Args:
+      name: what it is called; a second value of the name within a step is `NAME#1`.
+      value: an array, or tuples, lists or mappings of them; those of floating point count.
+    """
+    return _watching[-1]._watched_output(name, value, {}) if _watching else value
+
+
+def _kind(model: Any, optimizer: Any) -> tuple[type["_Hooks"], list[tuple[str, Any]]]:
+    """Return which hooks watch a model, and (name, array) of its parameters.
+
+    Raises:
+      UsageError: if none do.
+    """
+    import optax
+    from flax import linen, nnx
+    from flax.training.train_state import TrainState
+
+    kinds: list[tuple[type, str, type, str, type[_Hooks]]] = [
+        (nnx.Module, "flax.nnx.Module", nnx.Optimizer, "a flax.nnx.Optimizer", _Hooks),
+        (linen.Module, "flax.linen.Module", TrainState, "a TrainState", _StateHooks),
+        (
+            *(Mapping, "mapping of parameters"),
+            *(optax.GradientTransformation, "an optax.GradientTransformation", _RuleHooks),
+        ),
+    ]
+    for kind, _, updater, allowed, hooks in kinds:
+        if not isinstance(model, kind):
+            continue
+        if not isinstance(optimizer, updater):
+            raise UsageError(f"optimizer is {type(optimizer).__name__}; allowed: {allowed}")
+        if hooks is _Hooks:
+            return hooks, list(_flat(model, nnx.Param))
+        return hooks, _named(getattr(optimizer, "params", model))
+    raise UsageError(
+        f"model is {type(model).__name__}; allowed: a {', a '.join(each[1] for each in kinds)}"
+    )
 
 
 def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
@@ -98,7 +146,7 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
     if optimizer is None:
         return
     state = nnx.state(optimizer)
-    names = (name for name, _ in _slots(optimizer, list(_flat(model))))
+    names = (name for name, _ in _slots(_variables(optimizer), list(_flat(model))))
     held = dict(zip(names, (each for _, each in nnx.to_flat_state(state)), strict=True))
     for (name, slot), array in given.state.items():
         if f"{name}/{slot}" not in held:
@@ -134,6 +182,24 @@ def _described(model: Any) -> list[dict[str, Any]]:
     )
 
 
+def _holders(held: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is known of modules by their parameters: linen calls a Dense `Dense_0`."""
+    found: dict[str, dict[str, str]] = {"model": {}}
+    for name, _ in held:
+        module, _, role = name.rpartition(".")
+        found.setdefault(module or "model", {})[role] = name
+    return [
+        {
+            "name": module,
+            "kind": re.sub(r"_\d+$", "", module.rpartition(".")[2]),
+            "parameters": parameters,
+            "settings": {},
+            "source": "",
+        }
+        for module, parameters in found.items()
+    ]
+
+
 class Tap:
     """How JAX shows values to a function, in compiled code, too, in the program's order.
 
@@ -142,6 +208,13 @@ class Tap:
     """
 
     def __init__(self) -> None:
+        import jax
+
+        if jax.process_count() > 1:  # no process has all of an array
+            raise UsageError(
+                f"{jax.process_count()} processes of jax.distributed train; allowed: one, of "
+                "any number of devices"
+            )
         self.failure: UsageError | None = None
 
     def show(self, function: Callable[..., int | None], tensors: Sequence[Any]) -> Any:
@@ -212,40 +285,57 @@ class Tap:
 class _Hooks(Tap):
     """Functions around the modules' `__call__` and the update, which hand on what they see."""
 
-    def __init__(self, recording: Recording, model: Any, optimizer: Any):
-        from flax import nnx
+    _ends = "optimizer.update(model, grads) of the two that are watched"
 
+    def __init__(self, recording: Recording, model: Any, optimizer: Any):
         super().__init__()
         self._to, self._model, self._optimizer = recording, model, optimizer
         self._undo, self._open = ExitStack(), False
-        rngs = (nnx.Rngs, nnx.RngStream)
-        self._modules = {
-            _path(path) or "model": each
-            for path, each in nnx.iter_modules(model)
-            if not isinstance(each, rngs) and _callable(type(each))
-        }
+        self._modules: dict[str, Any] = {}
         self._seen, self._updated = set[str](), False
 
     def __enter__(self) -> "_Hooks":
         import jax
+
+        self._watch()
+        for name in ("value_and_grad", "grad"):
+            self._replace(jax, name, self._watched_grad)
+        self._open = True
+        _watching.append(self)
+        self._undo.callback(_watching.remove, self)
+        self._begin()
+        return self
+
+    def _watch(self) -> None:
+        """Put functions around what calls modules, and what updates them."""
         from flax import nnx
 
+        rngs = (nnx.Rngs, nnx.RngStream)
+        self._modules = {
+            _path(path) or "model": each
+            for path, each in nnx.iter_modules(self._model)
+            if not isinstance(each, rngs) and _callable(type(each))
+        }
         for owner in {type(each): None for each in self._modules.values()}:
             self._replace(owner, "__call__", self._watched_call(owner))
         for name, each in {**self._modules, "optimizer": self._optimizer}.items():
             setattr(each, _MARK, name)
             self._undo.callback(delattr, each, _MARK)
         self._replace(type(self._optimizer), "update", self._watched_update)
-        for name in ("value_and_grad", "grad"):
-            self._replace(jax, name, self._watched_grad)
-        self._open = True
+
+    def _begin(self) -> None:
+        """Record the weights before the first step, which are moved first if that is asked."""
+        from flax import nnx
+
         if self._to.perturbation:
             for _, each in _own(self._model):
                 each[...] = self._moved(each[...])
+        self._show_initial(_flat(self._model, nnx.Not(nnx.RngState)))
+
+    def _show_initial(self, weights: Iterable[tuple[str, Any]]) -> None:
         if self._to.wants("initial"):
-            for name, value in _flat(self._model, nnx.Not(nnx.RngState)):
+            for name, value in weights:
                 self._to.add("initial", name, _copy(value))
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         import jax
@@ -257,8 +347,7 @@ class _Hooks(Tap):
             self._undo.close()
         if kind is None and not self._updated:
             raise UsageError(
-                "no update of the optimizer was seen; allowed: steps that call "
-                "optimizer.update(model, grads) of the two that are watched"
+                f"no update of the optimizer was seen; allowed: steps that call {self._ends}"
             )
 
     def _replace(self, owner: Any, name: str, wrap: Any) -> None:
@@ -358,25 +447,31 @@ class _Hooks(Tap):
                 return update(optimizer, model, grads, **named)
             from flax import nnx
 
-            self._check_seen()
-            found = [("gradient", *pair) for pair in _flat(grads)]
+            gradients = list(_flat(grads))
             result = update(optimizer, model, grads, **named)
             weights = list(_flat(model, nnx.Not(nnx.RngState)))
-            found += [("optimizer", *pair) for pair in _slots(optimizer, weights)]
-            found += [("weight", *pair) for pair in weights]
-
-            def seen(arrays: list[np.ndarray]) -> None:
-                if not self._open:
-                    return
-                for (rung, name, _), array in zip(found, arrays, strict=True):
-                    if self._to.wants(rung):
-                        self._to.add(rung, name, array)
-                self._to.end_step()
-
-            self.show(seen, [value for _, _, value in found])
+            self._show_step(gradients, _variables(optimizer), weights)
             return result
 
         return watched
+
+    def _show_step(self, gradients: Pairs, state: Variables, weights: Pairs) -> None:
+        """Record what the optimiser was given and what it made of it, and end the step."""
+        self._check_seen()
+        weights = list(weights)
+        found = [("gradient", *pair) for pair in gradients]
+        found += [("optimizer", *pair) for pair in _slots(state, weights)]
+        found += [("weight", *pair) for pair in weights]
+
+        def seen(arrays: list[np.ndarray]) -> None:
+            if not self._open:
+                return
+            for (rung, name, _), array in zip(found, arrays, strict=True):
+                if self._to.wants(rung):
+                    self._to.add(rung, name, array)
+            self._to.end_step()
+
+        self.show(seen, [value for _, _, value in found])
 
     def _check_seen(self) -> None:
         """Say, when the first step is computed or traced, which modules were never seen.
@@ -388,7 +483,7 @@ class _Hooks(Tap):
             self._updated = True
             return
         self._updated = True
-        if not self._seen:
+        if self._modules and not self._seen:
             raise UsageError(
                 "no module of the model was called; allowed: the model that the loop trains, "
                 "not split into its state before it is watched"
@@ -407,6 +502,116 @@ class _Hooks(Tap):
             )
 
 
+class _RuleHooks(_Hooks):
+    """Functions around an optax transformation, and the calls of whatever linen modules."""
+
+    _ends = "update of the transformation that is watched, and optax.apply_updates"
+
+    def _watch(self) -> None:
+        import jax
+        from flax import linen
+
+        self._watch_update()
+        self._undo.enter_context(linen.intercept_methods(self._intercepted))
+        # what was compiled before saw nothing, and what is compiled now must not stay
+        jax.clear_caches()
+        self._undo.callback(jax.clear_caches)
+
+    def _watch_update(self) -> None:
+        import optax
+
+        self._given: tuple[Any, Any] | None = None  # gradients, and the state after them
+        self._replace(optax.GradientTransformation, "update", self._watched_rule)
+        self._replace(optax, "apply_updates", self._watched_apply)
+
+    def _begin(self) -> None:
+        if self._to.perturbation:
+            raise UsageError("the weights are the loop's own to move; allowed: flax.nnx")
+        self._show_initial(self._weights())
+
+    def _weights(self) -> list[tuple[str, Any]]:
+        return _named(self._model)
+
+    def _intercepted(self, call: Any, inputs: Any, named: Any, context: Any) -> Any:
+        output = call(*inputs, **named)
+        module = context.module
+        if not self._open or context.method_name != "__call__" or module.is_initializing():
+            return output
+        given = {**dict(enumerate(inputs)), **named}
+        return self._watched_output(_path(module.path) or "model", output, given)
+
+    def _watched_rule(self, getter: Any) -> Any:
+        def update(rule: Any) -> Any:
+            own = getter.__get__(rule)
+            if not self._open or rule is not self._optimizer:
+                return own
+
+            def watched(updates: Any, *rest: Any, **named: Any) -> Any:
+                result = own(updates, *rest, **named)
+                self._given = updates, result[1]
+                return result
+
+            return watched
+
+        return property(update)
+
+    def _watched_apply(self, apply: Any) -> Any:
+        def watched(params: Any, updates: Any) -> Any:
+            result = apply(params, updates)
+            if self._open and self._given is not None:
+                (gradients, state), self._given = self._given, None
+                self._show_step(_named(gradients), _paths(state), _named(result))
+            return result
+
+        return watched
+
+
+class _StateHooks(_RuleHooks):
+    """Functions around the update of a state, and the calls of linen modules."""
+
+    _ends = "apply_gradients of the state that is watched"
+
+    def _watch_update(self) -> None:
+        self._modules = {"model": self._model}
+        self._replace(type(self._optimizer), "apply_gradients", self._watched_state)
+
+    def _weights(self) -> list[tuple[str, Any]]:
+        return _held(self._optimizer)
+
+    def _watched_state(self, apply: Any) -> Any:
+        def watched(state: Any, *, grads: Any, **named: Any) -> Any:
+            result = apply(state, grads=grads, **named)
+            if self._open and state.tx is self._optimizer.tx:
+                kept = [(("step",), result.step), *_paths(result.opt_state)]
+                self._show_step(_named(grads), kept, _held(result))
+            return result
+
+        return watched
+
+
+def _paths(tree: Any) -> Variables:
+    """Yield (path, array) of what a tree of JAX holds, without linen's word `params`."""
+    import jax
+
+    for path, value in jax.tree.leaves_with_path(tree):
+        keys = [
+            next(getattr(each, role) for role in ("key", "name", "idx") if hasattr(each, role))
+            for each in path
+        ]
+        yield tuple(each for each in keys if each != "params"), value
+
+
+def _named(tree: Any) -> list[tuple[str, Any]]:
+    return [(_path(path), value) for path, value in _paths(tree)]
+
+
+def _held(state: Any) -> list[tuple[str, Any]]:
+    """Return (name, array) of a state's parameters, and of such as `batch_stats`."""
+    others = [each for name, each in vars(state).items() if name not in ("params", "opt_state")]
+    held = (state.params, *(each for each in others if isinstance(each, Mapping)))
+    return [pair for each in held for pair in _named(each)]
+
+
 def _flat(holder: Any, *chosen: Any) -> Iterator[tuple[str, Any]]:
     """Yield (name, array) of what a module, or a state, holds."""
     for path, value in _variables(holder, *chosen):
@@ -421,10 +626,10 @@ def _variables(holder: Any, *chosen: Any) -> Iterator[tuple[tuple[Any, ...], Any
         yield path, value[...] if isinstance(value, nnx.Variable) else value
 
 
-def _slots(optimizer: Any, weights: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _slots(state: Variables, weights: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield what optax keeps: opt_state.0.mu.dense.kernel is dense.kernel/mu."""
     names = {name for name, _ in weights}
-    for path, value in _variables(optimizer):
+    for path, value in state:
         words = [each for each in path if each != "opt_state"]
         start = next((i for i in range(len(words)) if _path(words[i:]) in names), None)
         slot = _path(each for each in words[:start] if not isinstance(each, int))

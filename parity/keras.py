@@ -684,11 +684,9 @@ class Hooks:
             result = apply(gradients, trainable_variables)
             kept = kept_by(self._optimizer, variables, self._name)
             self._show("optimizer", [(name, each.value) for name, each in kept])
-            whole = self._engine.whole
-            held = self._variables() if whole else []
-            weights = {id(each): each for each in (*held, *variables)}
-            found = self._named(weights.values())
-            self._show("weight", found, self._end_step if whole else None)
+            if self._engine.whole:
+                weights = {id(each): each for each in (*self._variables(), *variables)}
+                self._show("weight", self._named(weights.values()), self._end_step)
             return result
 
         return self._engine.unwatched(watched)
@@ -697,7 +695,9 @@ class Hooks:
         def watched(state: Any, data: Any) -> Any:
             logs, after = step(state, data)
             self._stepped = True
-            held = zip(self._model.non_trainable_variables, after[1], strict=True)
+            model = self._model
+            variables = *model.trainable_variables, *model.non_trainable_variables
+            held = zip(variables, (*after[0], *after[1]), strict=True)
             self._show("weight", [(each.path, value) for each, value in held], self._end_step)
             return logs, after
 

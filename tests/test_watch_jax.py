@@ -1,7 +1,11 @@
 """Trainings with JAX that record themselves: what is seen, and what it changes."""
 
 import contextlib
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +13,18 @@ import pytest
 from moved_numbers import assert_moved
 
 import parity.jax
-from parity import Trace
+from parity import Trace, assert_match
 from parity.base.errors import UsageError
 from parity.pair.perturbation import VARIABLE, environment
 
 pytestmark = pytest.mark.jax
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "watching.md"
+SEEN = [  # of the page's trainings
+    {"forward/layers.0", "gradient/layers.1.scale"},
+    {"forward/layers_0", "gradient/layers_1.scale", "optimizer/layers_2.bias/mu"},
+    {"forward/hidden", "activation_gradient/hidden", "gradient/v", "optimizer/w/nu"},
+]
 
 
 def model_of(recurrent=False):
@@ -154,6 +163,214 @@ def test_a_compiled_step_is_seen_alike_whether_or_not_it_was_compiled_before(tmp
     } <= (tensors.keys())
 
 
+def linen_model():
+    """Return a model of linen, and a function that makes the state it is trained from."""
+    import jax
+    import optax
+    from flax import linen as nn
+    from flax.training.train_state import TrainState
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, tokens, train=True):
+            hidden = nn.RNN(nn.SimpleCell(6), name="rnn")(nn.Embed(11, 6)(tokens))
+            hidden = nn.relu(nn.Dense(5, name="stack")(hidden))
+            hidden = nn.BatchNorm(use_running_average=not train)(hidden)
+            hidden = nn.Dropout(0.3, deterministic=not train)(hidden)
+            return nn.Dense(11, name="out")(hidden)
+
+    class State(TrainState):
+        batch_stats: dict
+
+    model = Model()
+    rule = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.01))
+    variables = model.init(jax.random.key(1), np.zeros((3, 4), int), train=False)
+    make = State.create
+    return model, lambda: make(apply_fn=model.apply, tx=rule, **variables)
+
+
+def linen_step(state, tokens, key):
+    import jax
+    import optax
+
+    def loss(params):
+        variables = {"params": params, "batch_stats": state.batch_stats}
+        given = {"mutable": ["batch_stats"], "rngs": {"dropout": key}}
+        logits, new = state.apply_fn(variables, tokens, **given)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens)
+        return losses.mean(), new
+
+    (value, new), gradients = jax.value_and_grad(loss, has_aux=True)(state.params)
+    return state.apply_gradients(grads=gradients, **new), value
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_linen_s_training_computes_the_same_and_is_seen_whole(tmp_path, compiled):
+    import jax
+
+    model, state_of = linen_model()
+    step, steps = (jax.jit(linen_step), 3) if compiled else (linen_step, 1)
+
+    def train_state(state):
+        draw, losses = np.random.default_rng(3), []
+        for number in range(steps):
+            tokens = draw.integers(0, 11, (3, 4))
+            state, loss = step(state, tokens, jax.random.key(number))
+            variables = {"params": state.params, "batch_stats": state.batch_stats}
+            model.apply(variables, tokens, train=False)
+            losses.append(np.asarray(loss))
+        return [*losses, *map(np.asarray, jax.tree.leaves(state))]
+
+    plain, state = train_state(state_of()), state_of()
+    with parity.jax.watch(tmp_path, model, state):
+        watched = train_state(state)
+    again = train_state(state_of())
+    assert all(np.array_equal(a, b) for a, b in zip(plain, again, strict=True))  # nothing stays
+    for a, b in zip(plain, watched, strict=True):
+        np.testing.assert_allclose(a, b, 0, 1e-5 if compiled else 0)  # XLA rounds otherwise
+    trace = Trace(tmp_path)
+    assert trace.numbers() == list(range(steps))
+    tensors = trace.read(steps - 1)
+    np.testing.assert_array_equal(tensors["loss/loss"], watched[steps - 1])
+    cells = {"SimpleCell_0.h.kernel", "SimpleCell_0.i.bias", "SimpleCell_0.i.kernel"}
+    layers = {"BatchNorm_0.bias", "BatchNorm_0.scale", "Embed_0.embedding"}
+    dense = {f"{name}.{role}" for name in ("out", "stack") for role in ("bias", "kernel")}
+    trained = cells | layers | dense
+    slots = {f"{name}/{slot}" for name in trained for slot in ("mu", "nu")}
+    weights = trained | {"BatchNorm_0.mean", "BatchNorm_0.var"}
+    for rung, names in (
+        ("batch", {"0"}),
+        ("gradient", trained),
+        ("optimizer", slots | {"model/count", "model/step"}),
+        ("weight", weights),
+    ):
+        of = {name for name in tensors if name.startswith(f"{rung}/")}
+        assert of == {f"{rung}/{name}" for name in names}
+    assert {f"initial/{name}" for name in weights} <= trace.read(0).keys()
+    states = [tensors[f"forward/SimpleCell_0{n}/0"] for n in ("", "#1", "#2", "#3")]
+    np.testing.assert_array_equal(np.stack(states, 1), tensors["forward/rnn"])
+    outputs = {"Embed_0", "rnn", "stack", "BatchNorm_0", "Dropout_0", "out", "model"}
+    for rung in ("forward", "activation_gradient"):
+        assert {f"{rung}/{name}" for name in outputs} <= tensors.keys()
+    assert "forward/out#1" not in tensors  # the evaluation
+
+
+def test_a_function_is_seen_where_it_is_tapped(tmp_path):
+    import jax
+    import optax
+
+    def loss(params, x):
+        hidden = parity.jax.tap("hidden", jax.numpy.tanh(x @ params["w"]))
+        return (parity.jax.tap("out", {"y": hidden @ params["v"]})["y"] ** 2).mean()
+
+    @jax.jit
+    def step(params, state, x):
+        gradients = jax.grad(loss)(params, x)
+        updates, state = rule.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    rule = optax.adam(0.1)
+    params = {"w": np.ones((4, 3), np.float32), "v": np.ones(3, np.float32)}
+    state, x = rule.init(params), np.ones((2, 4), np.float32)
+    step(params, state, x)  # compiled before
+    with parity.jax.watch(tmp_path, params, rule):
+        for _ in range(2):
+            params, state = step(params, state, x)
+    tensors = Trace(tmp_path).read(1)
+    slots = {f"optimizer/{name}/{slot}" for name in "vw" for slot in ("mu", "nu")}
+    assert tensors.keys() == {
+        *("forward/hidden", "forward/out/y", "loss/loss", "optimizer/model/count"),
+        *("activation_gradient/hidden", "activation_gradient/out/y"),
+        *(f"{rung}/{name}" for rung in ("gradient", "weight") for name in "vw"),
+        *slots,
+    }
+    np.testing.assert_array_equal(tensors["weight/w"], params["w"])
+    hidden, below = tensors["forward/hidden"], tensors["activation_gradient/hidden"]
+    np.testing.assert_allclose(tensors["gradient/w"], x.T @ (below * (1 - hidden**2)), 1e-5)
+    assert parity.jax.tap("hidden", x) is x  # nothing is watched
+
+
+DEVICES = """
+import os
+import sys
+import jax
+import keras
+import numpy as np
+import optax
+from flax import linen as nn
+from flax.training.train_state import TrainState
+from jax.sharding import NamedSharding, PartitionSpec
+import parity.jax
+import parity.keras
+from parity.base.errors import UsageError
+
+x = np.random.default_rng(1).normal(size=(24, 4))
+model = nn.Sequential([nn.Dense(8, param_dtype=float), nn.tanh, nn.Dense(2, param_dtype=float)])
+rule = optax.adam(0.1)
+
+def train(folder, place):
+    params = model.init(jax.random.key(1), x)["params"]
+    state = place(TrainState.create(apply_fn=model.apply, params=params, tx=rule))
+    def step(state, x):
+        loss = lambda params: (state.apply_fn({"params": params}, x) ** 2).mean()
+        return state.apply_gradients(grads=jax.grad(loss)(state.params))
+    step = jax.jit(step)
+    with parity.jax.watch(folder, model, state):
+        for rows in x.reshape(3, 8, 4):
+            state = step(state, place(rows, "rows"))
+
+def fit(folder):
+    keras.utils.set_random_seed(1)
+    layers = keras.layers.Dense(8, "tanh"), keras.layers.Dense(2)
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile("adam", loss="mse")
+    with parity.keras.watch(folder, model):
+        model.fit(x, x[:, :2], 8, shuffle=False, verbose=0)
+    assert len(model.weights[0].value.sharding.device_set) == 1 + folder.endswith("two")
+
+if rank := sys.argv[1:]:
+    jax.distributed.initialize(f"localhost:{rank[0]}", 2, int(rank[1]))
+    try:
+        fit("a")
+    except UsageError as error:
+        print(error)
+else:
+    keras.config.set_floatx("float64")
+    mesh = jax.make_mesh((2,), ("rows",))
+    train("jax/one", lambda value, *axes: value)
+    train("jax/two", lambda value, *axes: jax.device_put(
+        value, NamedSharding(mesh, PartitionSpec(*axes))))
+    fit("keras/one")
+    keras.utils.clear_session()
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    fit("keras/two")
+"""
+
+
+def test_two_devices_are_compared_with_one_and_two_processes_are_refused(tmp_path):
+    given = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_ENABLE_X64": "1"}
+    given |= {"PYTHONPATH": str(PAGE.parent.parent), "KERAS_BACKEND": "jax"}
+
+    def started(*arguments):
+        return subprocess.Popen(
+            [sys.executable, "-c", DEVICES, *map(str, arguments)],
+            cwd=tmp_path,
+            env=os.environ | given,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    for process in [started(port, 0), started(port, 1)]:
+        told = process.communicate()[0]
+        assert told.startswith("2 processes of jax.distributed train; allowed: one, of any")
+    assert started().wait() == 0
+    for training in ("jax", "keras"):
+        report = assert_match(tmp_path / training / "one", tmp_path / training / "two")
+        assert (report["dtype"], report["steps"], report["only"]) == ("float64", 3, {})
+
+
 def test_what_cannot_be_seen_is_told_in_a_sentence(tmp_path):
     from flax import nnx
 
@@ -169,6 +386,10 @@ def test_what_cannot_be_seen_is_told_in_a_sentence(tmp_path):
     assert told(None, optimizer).startswith("model is NoneType; allowed: a flax.nnx.Module")
     assert told(model, None).startswith("optimizer is NoneType; allowed: a flax.nnx.Optimizer")
     assert told(model, optimizer).startswith("no update of the optimizer was seen")
+    linen, state = linen_model()
+    assert told(linen, optimizer).startswith("optimizer is Optimizer; allowed: a TrainState")
+    assert told({}, None).startswith("optimizer is NoneType; allowed: an optax.Gradient")
+    assert told(linen, state()).startswith("no update of the optimizer was seen; allowed: st")
     graph, state = nnx.split(model)
     gradients = nnx.state(model, nnx.Param)
 
@@ -186,9 +407,10 @@ def test_what_cannot_be_seen_is_told_in_a_sentence(tmp_path):
 def test_the_page_s_lines_run_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(import jax\n.*?)```", text, re.DOTALL)
-    with contextlib.redirect_stdout(None):
-        exec(code, {})
-    trace = Trace(tmp_path / "out" / "flax")
-    assert trace.numbers() == list(range(20))
-    assert {"forward/layers.0", "gradient/layers.1.scale"} <= trace.read(19).keys()
+    codes = re.findall(r"```python\n([^`]*?parity\.jax\.watch.*?)```", text, re.DOTALL)
+    for code, folder, names in zip(codes, ("flax", "linen", "function"), SEEN, strict=True):
+        with contextlib.redirect_stdout(None):
+            exec(code, {})
+        trace = Trace(tmp_path / "out" / folder)
+        assert trace.numbers() == list(range(20))
+        assert names <= trace.read(19).keys()

@@ -6,9 +6,9 @@ from pathlib import Path
 # Replaces this script's folder: modules are imported by their full names, from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from parity.base.process import interrupt_in_one_line
+from parity.base.process import stop_in_one_line
 
-interrupt_in_one_line()
+stop_in_one_line()
 
 from parity.twins.chat.conversation import chat_with
 

@@ -6,9 +6,9 @@ from pathlib import Path
 # Replaces this script's folder: modules are imported by their full names, from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from parity.base.process import interrupt_in_one_line, use_huge_pages
+from parity.base.process import stop_in_one_line, use_huge_pages
 
-interrupt_in_one_line()
+stop_in_one_line()
 
 if __name__ == "__main__":
     # differs: keeping freed memory fragments Paddle's heap, up to 3 times its size

@@ -10,9 +10,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 def main() -> int:
     """Run the command line and return its exit status."""
-    from parity.base.process import interrupt_in_one_line, keep_freed_memory
+    from parity.base.process import keep_freed_memory, stop_in_one_line
 
-    interrupt_in_one_line()
+    stop_in_one_line()
     from parity.cli import command_line
 
     keep_freed_memory()

@@ -31,12 +31,14 @@ from data.text_file import read_lines
 from data.vocabulary import TEXT_SPECIAL, Vocabulary
 from paddle_impl.mkl_cpu_type import keep_choice, read_choice
 from parity.align.mapping import read as read_mapping
+from parity.align.traps import traps
 from parity.base.errors import RankLost, UsageError
 from parity.base.files import HEADER as HEADER_OF_RUN
 from parity.base.files import written_by_run
 from parity.base.text import with_checksum
 from parity.compare.measured_bounds import FORMAT as FORMAT_OF_BOUNDS
 from parity.compare.measured_bounds import read_bounds
+from parity.pair.recorder import Recorder
 from parity.trace.reader import Trace, read_step
 from parity.twins.cli.config import ConfigOption, read_config, values_of_run
 from parity.twins.cli.options import ConvergeOptions, SweepOptions
@@ -153,6 +155,51 @@ def _write_trace(folder: Path) -> None:
         **{"spec": SPEC.to_json(), "corpus": "a" * 64, "batches_per_epoch": 4, "versions": {}},
     }
     write_trace(folder / "trace", header, recorded_steps(SPEC, 2))
+
+
+def _write_watched(folder: Path) -> None:
+    """Write two traces as watches write them, of a network of one module of each kind."""
+    shapes = {
+        "conv": {"weight": (2, 1, 3), "bias": (2,)},
+        "norm": {"weight": (2,), "bias": (2,)},
+        "drop": {},
+        "pool": {},
+        "fc": {"weight": (3, 2), "bias": (3,)},
+        "gru": {"weight_ih_l0": (6, 3), "weight_hh_l0": (6, 2)},
+    }
+    sizes = {"kernel_size": [3], "stride": [1], "padding": [1], "dilation": [1], "groups": 1}
+    kinds = {
+        "conv": ("Conv1d", sizes),
+        "norm": ("BatchNorm1d", {"eps": 1e-5, "momentum": 0.1}),
+        "drop": ("Dropout", {"p": 0.5}),
+        "pool": ("AvgPool1d", {"padding": [0], "count_include_pad": True}),
+        "fc": ("Linear", {}),
+        "gru": ("GRU", {"hidden_size": 2, "num_layers": 1}),
+    }
+    modules = [
+        {
+            **{"name": name, "kind": kind, "settings": given},
+            "parameters": {role: f"{name}.{role}" for role in shapes[name]},
+        }
+        for name, (kind, given) in kinds.items()
+    ]
+    optimizer = {"kind": "AdamW", "settings": {"lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-8}}
+    tensors = {
+        f"initial/{name}.{role}": np.ones(shape)
+        for name, roles in shapes.items()
+        for role, shape in roles.items()
+    }
+    tensors |= {f"forward/{name}": np.ones((4, 3)) for name in kinds}
+    for side, version in (("a", "torch"), ("b", "paddle")):
+        facts = {"modules": modules, "optimizer": optimizer}
+        versions = {version: "1"}
+        given = {"framework": side, "dtype": "float64", "versions": versions, "facts": facts}
+        with Recorder(folder / side, **given) as recorder:
+            recorder.step(0, {"batch/x": np.ones((4, 3)), **tensors})
+
+
+def _align(folder: Path) -> None:
+    traps([Trace(folder / side) for side in "ab"])
 
 
 def _write_checkpoint(folder: Path) -> None:
@@ -404,6 +451,7 @@ READERS = {
     reader.name: reader
     for reader in (
         Reader("trace-header", "trace/trace.json", _write_trace, _read_trace),
+        Reader("watched-header", "a/trace.json", _write_watched, _align),
         Reader("trace-index", "trace/steps.jsonl", _write_trace, _read_trace),
         Reader(
             "trace-step",

@@ -1,6 +1,7 @@
 """Files and folders are written whole or not at all, and leave nothing else behind."""
 
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -136,11 +137,24 @@ def test_whatever_goes_wrong_while_a_file_is_read_names_the_file(tmp_path, monke
     os.close(writer)
 
 
-@pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout", "link"])
-def test_a_device_is_not_replaced_by_a_file(tmp_path, monkeypatch, name):
-    """Root could."""
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("/dev/null", "device"),
+        ("/dev/stdout", "device"),
+        ("link", "device"),
+        ("pipe", "pipe"),
+        ("socket", "socket"),
+    ],
+)
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path, monkeypatch, name, kind):
+    """Root could replace a device; who reads from a pipe would wait for ever."""
     monkeypatch.setattr(Path, "replace", lambda *_: pytest.fail("replaced"))
-    (tmp_path / "link").symlink_to(os.devnull)
-    with pytest.raises(UsageError, match=f"{name}: is a device; allowed: a file"):
+    monkeypatch.chdir(tmp_path)  # a socket's path may have 107 characters
+    Path("link").symlink_to(os.devnull)
+    os.mkfifo("pipe")
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind("socket")
+    with pytest.raises(UsageError, match=f"{name}: is a {kind}; allowed: a file"):
         write_whole(tmp_path / name, b"x")
-    assert names(tmp_path) == {"link"}
+    assert names(tmp_path) == {"link", "pipe", "socket"}

@@ -12,9 +12,10 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
-from conftest import FOLDERS
+from conftest import FOLDERS, SIGNALS, assert_one_line, processes_in, start, wait_for
 from oracle_side import header, recorded_steps, small_spec, write_trace
 
+from parity import Recorder
 from parity.base.errors import DEFECT_STATUS, NumericFailure, UsageError
 from parity.base.fields import flag
 from parity.cli.command_line import main, take_options
@@ -464,6 +465,24 @@ def test_an_error_on_purpose_is_one_line_and_its_status(capsys, error, status, l
 def test_ctrl_c_is_130(capsys):
     assert main(ending(KeyboardInterrupt()), []) == 130
     assert capsys.readouterr().err.strip() == "error: interrupted"
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_bounds_end_with_the_training_that_they_run(tmp_path, number):
+    with Recorder(tmp_path / "trace", framework="mine", dtype="float64") as recorder:
+        recorder.step(0, {"weight/a": np.zeros(2)})
+    training = ["sh", "-c", "echo $$ > started; sleep 1000; true"]
+    bounds = start(
+        ["-m", "parity", "bounds", "trace", "--", *training],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+    )
+    wait_for((tmp_path / "started").exists)
+    os.kill(bounds.pid, number)
+    _, errors = bounds.communicate()
+    assert_one_line(bounds.returncode, errors, SIGNALS[number])
+    wait_for(lambda: not processes_in(tmp_path), seconds=5)
+    assert not list(tmp_path.glob("parity-bounds-*"))
 
 
 def test_a_defect_keeps_its_traceback_and_is_no_verdict():

@@ -65,6 +65,13 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def writes_to(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/fd/1").readlink())
+    except OSError:
+        return ""
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -166,6 +173,33 @@ def test_no_side_outlives_a_stopped_harness(text, cache, tmp_path, number):
     wait_for(lambda: not any(alive(pid) for pid in sides), seconds=5)
 
 
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("sweep", signal.SIGTERM),
+        pytest.param("faults", signal.SIGINT, marks=pytest.mark.thorough),
+    ],
+)
+def test_what_runs_several_jobs_does_not_wait_for_them(tmp_path, command, number):
+    """A training stands still, and would never end."""
+    process = start(["-m", "parity", command, f"--out={tmp_path}"])
+    found: list[int] = []
+
+    def one_trains() -> bool:
+        between = [each for server in children(process.pid) for each in children(server)]
+        started = [training for each in between for training in children(each)]
+        # it has its own output once it is bound to its parents
+        found[:] = [each for each in started if writes_to(each).endswith("/stdout")]
+        return bool(found)
+
+    wait_for(one_trains, seconds=120)
+    os.kill(found[0], signal.SIGSTOP)
+    os.kill(process.pid, number)
+    status, _, errors = finish(process)
+    assert_one_line(status, errors, SIGNALS[number])
+    wait_for(lambda: not alive(found[0]), seconds=5)
+
+
 def test_a_side_that_is_killed_is_named(text, cache, tmp_path):
     process = start(run_flags(text, cache, tmp_path, steps=100_000))
     sides = trainings(process)
@@ -181,6 +215,7 @@ def test_a_side_that_is_killed_is_named(text, cache, tmp_path):
     [
         ("/nowhere/python", "/nowhere/python: cannot be started"),
         ("/bin/true", "/bin/true ended before it had loaded paddle"),
+        ("/bin/cat", "; it said: Try '/bin/cat --help' for more information."),
     ],
 )
 def test_an_interpreter_that_cannot_be_used_is_named(text, cache, tmp_path, program, said):

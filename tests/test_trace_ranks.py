@@ -152,6 +152,10 @@ def test_a_folder_that_lacks_a_rank_is_refused(tmp_path, one):
     shutil.rmtree(ranks / "rank-0")
     with pytest.raises(UsageError, match="has ranks 1 of a training with 2; allowed: all"):
         open_side(ranks)
+    header = ranks / "rank-1" / "trace.json"
+    header.write_text(header.read_text().replace('"ranks": 2', '"ranks": [2]'))
+    with pytest.raises(UsageError, match=r"of a training with \[2\]; allowed: all"):
+        open_side(ranks)
 
 
 MAP = """\

@@ -115,7 +115,7 @@ def units_of(module: Module) -> list[Unit]:
         of_kind = _PARAMETERS.get(module.kind, _as_they_are)
         parameters = of_kind(module)
         known = module.kind in _PARAMETERS or not module.parameters
-    except (KeyError, ValueError):  # a class below the framework's, with parameters of its own
+    except (LookupError, ValueError):  # a class below a framework's, with its own parameters
         parameters, known = _as_they_are(module), False
     known = known and not _is_hidden_flattening(module)
     unit = Unit(module.name, module.kind, known=known, settings=module.settings)

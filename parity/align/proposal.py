@@ -5,7 +5,9 @@ the layout; shapes must fit; values confirm, where both sides had the same weigh
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,25 @@ def framework_of(trace: Trace) -> str:
             "the watch of parity.torch, parity.paddle, parity.keras or parity.jax recorded"
         )
     return found[0]
+
+
+@contextmanager
+def facts_of(traces: Sequence[Trace]) -> Iterator[None]:
+    """Turn whatever goes wrong with the modules and optimisers of headers into bad input.
+
+    Their settings are of any framework, and of any type; a file may have been damaged.
+
+    Raises:
+      UsageError: naming the traces.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        told = f"{type(error).__name__}: {shortened(str(error))}"
+        raise UsageError(
+            f"{' and '.join(str(each.folder) for each in traces)}: cannot be aligned by what "
+            f"trace.json says of modules or optimiser ({told}); allowed: what a watch writes"
+        ) from error
 
 
 class _Side:
@@ -205,14 +226,15 @@ def propose(traces: Sequence[Trace]) -> NameMapping:
     Raises:
       UsageError: if a trace does not hold what that takes.
     """
-    a, b = (_Side(trace) for trace in traces)
-    proposal = _Proposal(a, b)
-    slots = {
-        a.slots[each]: (a.slots[each], b.slots[each]) for each in a.slots if each in b.slots
-    }
-    rows = [*proposal.batch(), *proposal.rows(), *proposal.model()]
-    labels = traces[0].side.framework, traces[1].side.framework
-    return NameMapping(labels, rows, slots, _left_out(rows, (a, b)))
+    with facts_of(traces):
+        a, b = (_Side(trace) for trace in traces)
+        proposal = _Proposal(a, b)
+        slots = {
+            a.slots[each]: (a.slots[each], b.slots[each]) for each in a.slots if each in b.slots
+        }
+        rows = [*proposal.batch(), *proposal.rows(), *proposal.model()]
+        labels = traces[0].side.framework, traces[1].side.framework
+        return NameMapping(labels, rows, slots, _left_out(rows, (a, b)))
 
 
 def _left_out(rows: Sequence[Row], sides: tuple[_Side, _Side]) -> tuple[list[str], list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from parity.align.mapping import Row
-from parity.align.proposal import framework_of, propose
+from parity.align.proposal import facts_of, framework_of, propose
 from parity.trace.reader import Trace
 
 Settings = Mapping[str, Any]
@@ -72,8 +72,9 @@ def traps(traces: Sequence[Trace]) -> list[Trap]:
       UsageError: if a trace does not say what its modules and optimiser are.
     """
     places: dict[Trap, list[str]] = {}
-    for where, trap in _Doctor(traces).found():
-        places.setdefault(trap, []).append(where)
+    with facts_of(traces):
+        for where, trap in _Doctor(traces).found():
+            places.setdefault(trap, []).append(where)
     return [replace(trap, where=tuple(where)) for trap, where in places.items()]
 
 

@@ -21,6 +21,7 @@ HEADER = "# The whole configuration of a run. --config reads it, and flags win o
 MOST_BYTES = 256 * 2**20  # of a file that is read whole
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
@@ -88,7 +89,7 @@ def open_regular(path: Path) -> BinaryIO:
     empty = os.path.samestat(status, Path(os.devnull).stat())  # as good as an empty file
     if not stat.S_ISREG(mode) and not empty:
         file.close()
-        kind = next((word for is_it, word in _KINDS if is_it(mode)), "no regular file")
+        kind = _kind(mode) or "no regular file"
         raise UsageError(f"{path}: is {kind}; allowed: a file")
     return io.BufferedReader(file)
 
@@ -132,10 +133,10 @@ def write_whole(
         without it only the death of the process is harmless.
 
     Raises:
-      UsageError: if it cannot be written, or is a device; the old content and no temporary
+      UsageError: if it cannot be written, or is no file; the old content and no temporary
         file remain.
     """
-    check_no_device(path)
+    check_is_file(path)
     temporary = None
     try:
         descriptor, name = tempfile.mkstemp(prefix=_unfinished(path.name), dir=path.parent)
@@ -158,18 +159,23 @@ def write_whole(
                 temporary.unlink()
 
 
-def check_no_device(path: Path) -> None:
+def check_is_file(path: Path) -> None:
     """Check that a file to be written is not, say, /dev/null: root would replace that itself.
 
     Raises:
-      UsageError: if it is a device, or a name in /dev, where stdout is a link.
+      UsageError: if it is a device, a pipe or a socket, or a name in /dev, where stdout is a
+        link.
     """
-    if (
-        path.parent == Path(os.devnull).parent
-        or path.is_char_device()
-        or path.is_block_device()
-    ):
-        raise UsageError(f"{path}: is a device; allowed: a file")
+    in_dev = path.parent == Path(os.devnull).parent
+    kind = "a device" if in_dev else None
+    with contextlib.suppress(OSError):  # it is not there, or cannot be
+        kind = kind or _kind(path.stat().st_mode)
+    if kind is not None:
+        raise UsageError(f"{path}: is {kind}; allowed: a file")
+
+
+def _kind(mode: int) -> str | None:
+    return next((word for is_it, word in _KINDS if is_it(mode)), None)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ step whose logits are 45 MB. Both ways to avoid that are specific to glibc, and 
 elsewhere.
 """
 
+import atexit
 import ctypes
 import os
 import signal
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+from parity.base.errors import Interrupted
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
@@ -30,21 +33,60 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def interrupt_in_one_line() -> None:
-    """Let Ctrl-C end this process with one line, until a command takes it: it is loading."""
-    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
+def stop_in_one_line() -> None:
+    """Let a signal that asks to stop end this process with one line while it is loading."""
+    for number in stop_signals():
+        if signal.getsignal(number) == _UNTOUCHED.get(number, signal.SIG_DFL):
+            signal.signal(number, _stopped)
 
 
-def interrupts_raise() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again."""
-    if signal.getsignal(signal.SIGINT) == _interrupted:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def stop_as_python_does() -> None:
+    """Take back `stop_in_one_line`: a command has been loaded."""
+    for number in stop_signals():
+        if signal.getsignal(number) == _stopped:
+            signal.signal(number, _UNTOUCHED.get(number, signal.SIG_DFL))
 
 
-def _interrupted(number: int, frame: Any) -> None:
-    os.write(2, b"error: interrupted\n")
+_UNTOUCHED = {signal.SIGINT: signal.default_int_handler}
+
+
+def _stopped(number: int, frame: Any) -> None:
+    os.write(2, f"error: {_how(number)}\n".encode())
     os._exit(128 + number)
+
+
+def _how(number: int) -> str:
+    return "interrupted" if number == signal.SIGINT else "terminated"
+
+
+@contextmanager
+def stop_signals_raise() -> Iterator[None]:
+    """Let the first signal that asks to stop raise an exception, so that all is cleaned up.
+
+    Further ones are taken as by `request_once`, also after the block.
+
+    Raises:
+      KeyboardInterrupt: for SIGINT.
+      Interrupted: for another one.
+    """
+
+    def stop(number: int) -> None:
+        raise (
+            KeyboardInterrupt if number == signal.SIGINT else Interrupted(_how(number), number)
+        )
+
+    handle, stopped = request_once(stop), False
+    before = {number: signal.signal(number, handle) for number in stop_signals()}
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted):
+        stopped = True
+        for number in before:  # Python's end would let a second one kill it
+            atexit.register(signal.signal, number, signal.SIG_IGN)
+        raise
+    finally:
+        for number, handler in () if stopped else before.items():
+            signal.signal(number, handler)
 
 
 # A process group's signal reaches a rank directly, and again from what supervises it.

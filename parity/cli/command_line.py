@@ -18,7 +18,7 @@ from parity.base.fields import flag
 from parity.base.files import reason
 from parity.base.machine import out_of_memory
 from parity.base.plugins import load_plugins
-from parity.base.process import interrupts_raise
+from parity.base.process import stop_as_python_does
 from parity.base.standard_streams import final_status, guard_standard_streams
 from parity.base.text import one_line
 
@@ -56,7 +56,7 @@ def main(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     standard output does not take returns the status of OutputLost.
     """
     guard_standard_streams()
-    interrupts_raise()
+    stop_as_python_does()
     return final_status(_run(command, sys.argv[1:] if arguments is None else list(arguments)))
 
 

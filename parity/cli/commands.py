@@ -19,8 +19,9 @@ from parity.align.traps import traps
 from parity.align.weights import carried, write_weights
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
-from parity.base.files import check_no_device, make_folder, write_whole
+from parity.base.files import check_is_file, make_folder, write_whole
 from parity.base.laboratory import of_laboratory
+from parity.base.process import stop_signals_raise
 from parity.base.text import command_text, counted, escaped
 from parity.cli import doctor, measure_bounds
 from parity.cli.command_line import PathType, add_options, take_options
@@ -68,6 +69,11 @@ class Commands(click.Group):
     """The library's commands and, in a checkout, those of the laboratory."""
 
     command_class = Command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, which cleans up when a signal asks to stop."""
+        with stop_signals_raise():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, the library's first."""
@@ -277,7 +283,7 @@ def _check_output(path: Path) -> None:
     """Fail before minutes of work if a file cannot be written."""
     if path.is_dir():
         raise UsageError(f"{path}: is a folder; allowed: a file's name")
-    check_no_device(path)
+    check_is_file(path)
     make_folder(path.parent)
 
 

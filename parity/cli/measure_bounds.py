@@ -1,13 +1,18 @@
 """Runs a watched training again, with its numbers moved: `parity bounds`."""
 
+import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.base.process import die_with_parent
 from parity.base.progress import ProgressBar
 from parity.base.text import counted, escaped, some_of
 from parity.compare.measured_bounds import measure
@@ -16,6 +21,7 @@ from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
 
 RUNS = 5
+_CLEAN_UP_SECONDS = 5.0
 
 
 def write_bounds(trace: Trace, command: Sequence[str], out: Path) -> None:
@@ -54,26 +60,41 @@ def write_bounds(trace: Trace, command: Sequence[str], out: Path) -> None:
 def _run(trace: Trace, command: Sequence[str], to: Path, seed: int | None) -> Trace:
     words = " ".join(command)
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
             env=environment(trace.folder, to, seed),
+            stdin=subprocess.DEVNULL,  # each run has the same
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            check=False,
+            start_new_session=True,
+            preexec_fn=partial(die_with_parent, os.getpid()),
         )
     except OSError as error:
         raise UsageError(f"{words}: cannot be run: {error.strerror}") from None
-    if done.returncode:
-        last = next(iter(done.stdout.strip().splitlines()[::-1]), "")
-        raise UsageError(f"{words}: ended with status {done.returncode}: {last}")
+    try:
+        printed, _ = process.communicate()
+    finally:
+        _end(process)
+    if process.returncode:
+        last = next(iter(printed.strip().splitlines()[::-1]), "")
+        raise UsageError(f"{words}: ended with status {process.returncode}: {last}")
     if not (to / "trace.json").exists():
         raise UsageError(
             f"{words}: recorded nothing in {trace.folder}; allowed: the command that watches "
             "its training there, run where it was run before"
         )
     return Trace(to)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a training and the processes that it has started, which may clean up first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_CLEAN_UP_SECONDS)
 
 
 def _check_same(trace: Trace, again: Trace) -> None:

@@ -7,6 +7,7 @@ the first side recorded them).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -194,12 +195,13 @@ def _check_same_run(sides: Sequence[str], a: Mapping[str, Any], b: Mapping[str, 
     for name in ("dtype", "run"):
         if a[name] == b[name]:
             continue
-        seen = f"{a[name]!r} against {b[name]!r}"
+        seen = f"{shortened(a[name])} against {shortened(b[name])}"
         if name == "run" and isinstance(a[name], dict) and isinstance(b[name], dict):
+            both = {key: (a[name].get(key), b[name].get(key)) for key in a[name] | b[name]}
             seen = "; ".join(
-                f"{key} {a[name].get(key)!r} against {b[name].get(key)!r}"
-                for key in a[name] | b[name]
-                if a[name].get(key) != b[name].get(key)
+                f"{shortened(key)} {shortened(mine)} against {shortened(other)}"
+                for key, (mine, other) in both.items()
+                if mine != other
             )
         raise UsageError(
             f"{sides[0]} and {sides[1]} are not of the same run: {name} differs: {seen}"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,12 @@ def open_side(folder: Path) -> Trace:
     if not found or (folder / "trace.json").exists():
         return Trace(folder)
     traces = [Trace(each) for _, each in found]
-    counts = {trace.header.get("facts", {}).get("ranks") for trace in traces}
-    if counts != {len(traces)} or [number for number, _ in found] != list(range(len(traces))):
+    counts = [trace.header.get("facts", {}).get("ranks") for trace in traces]
+    if any(each != len(traces) for each in counts) or [number for number, _ in found] != list(
+        range(len(traces))
+    ):
         there = ", ".join(str(number) for number, _ in found)
-        told = " or ".join(sorted(map(repr, counts)))
+        told = " or ".join(sorted(set(map(shortened, counts))))
         raise UsageError(
             f"{folder}: has ranks {there} of a training with {told}; allowed: all ranks"
         )

@@ -5,21 +5,16 @@ an installed wheel does not have with its core dependencies alone.
 """
 
 import dataclasses
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from parity.base.errors import Interrupted
 from parity.base.files import write_whole
 from parity.base.locks import only_writer
 from parity.base.machine import measured_here
-from parity.base.process import request_once, stop_signals
 from parity.base.text import command_text, escaped
 from parity.cli.command_line import PathType, take_options
 from parity.cli.commands import MATCH, MISMATCH
@@ -55,7 +50,7 @@ def run_command(print_config: bool, **values: Any) -> int:
     from parity.twins.run.choose_sides import frameworks_of, resolved
 
     started = time.monotonic()
-    with errors_name_config(), sigterm_as_interrupt():
+    with errors_name_config():
         if is_given("steps") and not is_given("throughput"):
             values["throughput"] = False
         options = take_options(RunOptions, values)
@@ -93,12 +88,11 @@ def bench_command(**values: Any) -> int:
     names = (options.preset,) if options.preset else _benchmarks(options.network, of_strategies)
     specs = {name: spec_from(options.network, name, values) for name in names}
     results = []
-    with sigterm_as_interrupt():
-        for name, spec in specs.items():
-            out = options.out if len(specs) == 1 else options.out / name
-            preset_options = dataclasses.replace(options, preset=name, out=out, json=None)
-            results.append(bench(spec, preset_options, _command()))
-            print(bench_text(results[-1]) + ("\n" if len(results) < len(specs) else ""))
+    for name, spec in specs.items():
+        out = options.out if len(specs) == 1 else options.out / name
+        preset_options = dataclasses.replace(options, preset=name, out=out, json=None)
+        results.append(bench(spec, preset_options, _command()))
+        print(bench_text(results[-1]) + ("\n" if len(results) < len(specs) else ""))
     if options.json is not None:
         save_values(results[0] if len(results) == 1 else {"benches": results}, options.json)
     return 0
@@ -119,8 +113,7 @@ def converge_command(**values: Any) -> int:
 
     options = take_options(ConvergeOptions, values)
     spec = spec_from(options.network, options.preset, values)
-    with sigterm_as_interrupt():
-        found = converge(spec, options, _command())
+    found = converge(spec, options, _command())
     text = converge_text(found)
     write_whole(options.out / "converge.txt", text.encode() + b"\n")
     write_whole(options.out / "converge.html", converge_html(found).encode())
@@ -141,8 +134,7 @@ def profile_command(**values: Any) -> int:
     options = take_options(ProfileOptions, values)
     name = options.preset or _benchmarks(options.network)[0]
     spec = spec_from(options.network, name, values)
-    with sigterm_as_interrupt():
-        profiled = profile(spec, dataclasses.replace(options, preset=name), _command())
+    profiled = profile(spec, dataclasses.replace(options, preset=name), _command())
     if options.json is not None:
         save_values(profiled, options.json)
     print(profile_text(profiled, options.operations))
@@ -171,8 +163,7 @@ def faults_command(**values: Any) -> int:
     )
     from parity.twins.faults.hunt import hunt
 
-    with sigterm_as_interrupt():
-        findings = hunt(options)
+    findings = hunt(options)
     text, found = findings_text(findings), findings_values(findings) | _measured()
     write_whole(options.out / "faults.txt", text.encode() + b"\n")
     for path in {options.out / "faults.json", options.json or options.out / "faults.json"}:
@@ -193,15 +184,13 @@ def sweep_command(**values: Any) -> int:
     if options.harmless:
         from parity.twins.sweep.harmless import run_harmless
 
-        with sigterm_as_interrupt():
-            text, match = run_harmless(options)
+        text, match = run_harmless(options)
         print(text)
         return MATCH if match else MISMATCH
     from parity.twins.sweep.random_sweep import sweep
     from parity.twins.sweep.results import sweep_text, sweep_values
 
-    with sigterm_as_interrupt():
-        swept = sweep(options)
+    swept = sweep(options)
     text, found = sweep_text(swept), sweep_values(swept) | _measured()
     write_whole(options.out / "sweep.txt", text.encode() + b"\n")
     for path in {options.out / "sweep.json", options.json or options.out / "sweep.json"}:
@@ -221,8 +210,7 @@ def scale_command(**values: Any) -> int:
     from parity.twins.scale.scaling import scale
 
     spec = spec_from(options.network, options.preset, values)
-    with sigterm_as_interrupt():
-        print(scale(spec, options, _command()))
+    print(scale(spec, options, _command()))
     return MATCH
 
 
@@ -245,23 +233,6 @@ def losses_command(runs: tuple[Path, ...], out: Path, debug: bool) -> int:
         print(escaped(remark))
     print(f"picture: {escaped(str(out))}")
     return 0
-
-
-@contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP end a command as Ctrl-C does: every side is then stopped, too."""
-
-    def interrupt(number: int) -> None:
-        raise Interrupted("terminated", number)
-
-    handle = request_once(interrupt)
-    caught = [number for number in stop_signals() if number != signal.SIGINT]
-    before = {number: signal.signal(number, handle) for number in caught}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _benchmarks(network: str, of_strategies: bool = False) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
@@ -32,7 +32,7 @@ from parity.twins.faults.listing import faults_named
 from parity.twins.faults.planted_checks import Planted, PlantedChecks
 from parity.twins.faults.side_runs import SideRuns, SmallRun
 from parity.twins.faults.small_runs import SETTINGS
-from parity.twins.launch.fork_server import ForkServer
+from parity.twins.launch.fork_server import ForkServer, results_of
 from parity.twins.spec.frameworks import ALL, FRAMEWORKS, strategies_named
 
 # Longer than a user waits: what is confirmed must not depend on how busy the machine is.
@@ -335,14 +335,10 @@ def hunt(options: FaultOptions) -> list[Finding]:
         }
         hunting = Hunt(options, servers)
         progress = stack.enter_context(ProgressBar("planting", len(planned), "fault"))
-        pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
-        futures = [pool.submit(hunting.find, planting) for planting in planned]
+        calls = [partial(hunting.find, planting) for planting in planned]
+        results = stack.enter_context(results_of(calls, servers.values(), options.jobs))
         findings = []
-        try:
-            for future in futures:
-                findings.append(future.result())
-                progress.update()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        for finding in results:
+            findings.append(finding)
+            progress.update()
     return findings

@@ -10,11 +10,10 @@ and listens on a Unix socket. A request is one line of JSON:
   stdin            optional: file to read from; by default nothing
   terminal         optional: path of a terminal that replaces all three streams
   folder           optional: the working folder
-  bound            optional: whether the process is killed when the server ends
   sources          optional: {path: text} to use instead of what these source files contain
 
 The answer is one line with the process's id and, once it has ended, one line with its exit
-status and what the function returned.
+status and what the function returned. The process is killed when the server ends.
 
 Only for CPUs: what a GPU's driver sets up does not survive a fork.
 """
@@ -32,14 +31,15 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from parity.base.errors import DEFECT_STATUS, SideFailed, UsageError
 from parity.base.plugins import load_plugins
-from parity.base.process import die_with_parent, with_huge_pages
+from parity.base.process import die_with_parent, stop_signals, with_huge_pages
 from parity.cli.command_line import print_error
 from parity.trace.reader import Trace
 from parity.twins.launch.edited_source import Edit, EditedSource, edited_texts
@@ -52,6 +52,8 @@ from parity.twins.launch.processes import (
 )
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
+
+Result = TypeVar("Result")
 
 _POLL = 0.01  # seconds
 
@@ -187,7 +189,7 @@ class ForkServer:
         return self._script("train.py", flags, edits)
 
     def side(self, flags: Sequence[str], log: Path, edits: Sequence[Edit] = ()) -> Forked:
-        """Start `train.py` in this process's working folder, to be killed with the server.
+        """Start `train.py` in this process's working folder.
 
         Args:
           edits: lines of the project's source to replace in this one process.
@@ -200,7 +202,6 @@ class ForkServer:
             "stdout": said,
             "stderr": said,
             "folder": str(Path.cwd()),
-            "bound": True,
         }
         return Forked(self._script("train.py", tuple(flags), edits, **given))
 
@@ -241,10 +242,13 @@ class ForkServer:
         while True:
             status = self._server.poll()
             if status is not None:
-                raise_for_status(self.framework, status, self._log)
+                if status not in (0, 1):  # what ends so is no Python, or lacks a package
+                    raise_for_status(self.framework, status, self._log)
+                last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise UsageError(
                     f"{self._program} ended before it had loaded {self.framework}; allowed "
                     f"in PARITY_{self.framework.upper()}_PYTHON: a Python that has it"
+                    + "".join(f"; it said: {line}" for line in last)
                 )
             if self._socket.exists():
                 break
@@ -255,7 +259,7 @@ class ForkServer:
         return Job(self._socket, folder, {"environment": {}, **request})
 
     def stop(self) -> None:
-        """Kill the server; of the processes that it started only the bound ones end too."""
+        """Kill the server, and with it the processes that it has started."""
         self._server.kill()
         self._server.wait()
 
@@ -264,6 +268,26 @@ class ForkServer:
 
     def __exit__(self, *raised: Any) -> None:
         self.stop()
+
+
+@contextmanager
+def results_of(
+    calls: Iterable[Callable[[], Result]], servers: Iterable[ForkServer], jobs: int
+) -> Iterator[Iterator[Result]]:
+    """Call functions that train by servers, some at a time; yield their results, in order.
+
+    If the block does not end as it should, the servers are stopped, and with them what they
+    train: the threads would wait for that.
+    """
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(call) for call in calls]
+        try:
+            yield (future.result() for future in futures)
+        except BaseException:
+            for server in servers:
+                server.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def record(
@@ -302,13 +326,14 @@ def run_side(
 
 def serve(framework: str, threads: int, path: str) -> None:
     """Answer requests until killed, or until the process that started this one has ended."""
-    _ignore_signals()
+    asking = stop_signals()
+    _ignore(asking)
     try:
         load_plugins()
         FRAMEWORKS[framework].load("engine:load_engine")(threads)
     except UsageError as error:
         sys.exit(print_error(error, debug=False))
-    _ignore_signals()  # Paddle has a handler of its own
+    _ignore(asking)  # Paddle has a handler of its own
     for module in ("data.text_corpus", "data.text_batches", "parity.twins.training.start"):
         importlib.import_module(module)
     gc.collect()
@@ -329,31 +354,36 @@ def serve(framework: str, threads: int, path: str) -> None:
             listener.close()
             connection.setblocking(True)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            handle(connection, server)
+            handle(connection, server, asking)
             return
         connection.close()
 
 
-def _ignore_signals() -> None:
+def _ignore(asking: Iterable[int]) -> None:
     """Leave Ctrl-C, and what ends a process group, to the process that started this one."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in asking:
         signal.signal(number, signal.SIG_IGN)
 
 
-def handle(connection: socket.socket, server: int) -> None:
-    """Answer one request in this process, and run what it asks for in a child."""
+def handle(connection: socket.socket, server: int, asking: Iterable[int]) -> None:
+    """Answer one request in this process, and run what it asks for in a child.
+
+    Args:
+      connection: where the request comes from.
+      server: the id of the server's process.
+      asking: the signals that ask the child to stop, which this process ignores.
+    """
     stream = connection.makefile("rw")
     request = json.loads(stream.readline())
-    if request.get("bound"):
-        die_with_parent(server)
+    die_with_parent(server)
     result, result_end = os.pipe()
     between = os.getpid()
     child = os.fork()
     if child == 0:
-        if request.get("bound"):
-            die_with_parent(between)
+        die_with_parent(between)
+        for number in asking:
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for name, number in (("stdout", 1), ("stderr", 2)):
             # both may be the same file
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if number == 1 else 0)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from parity.base.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
 from parity.base.fields import flag
 from parity.base.files import make_folder
-from parity.base.process import die_with_parent
+from parity.base.process import die_with_parent, stop_signals
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 
@@ -107,7 +107,7 @@ class SideProcess:
         else:
             command.append(str(FRAMEWORKS[framework].path / "train.py"))
         # The exception that a signal handler raises during the fork would be lost.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
         try:
             with log.open("wb") as file:
                 self._process = subprocess.Popen(

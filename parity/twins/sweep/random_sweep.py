@@ -4,8 +4,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from parity.twins.cli.options import SweepOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
-from parity.twins.launch.fork_server import ForkServer, record
+from parity.twins.launch.fork_server import ForkServer, record, results_of
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.strategies import StrategySettings
@@ -54,18 +54,13 @@ def sweep(options: SweepOptions) -> Sweep:
         }
         file = stack.enter_context(log.open("a"))
         progress = stack.enter_context(ProgressBar("sweeping", len(runs), "run"))
-        pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
-        futures = [pool.submit(attempt, run, servers, options) for run in runs]
-        try:
-            for future in futures:
-                result = future.result()
-                found.results[result["number"]] = result
-                file.write(with_checksum(result) + "\n")
-                file.flush()
-                progress.update(f"false alarms {len(found.alarms)}")
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        calls = [partial(attempt, run, servers, options) for run in runs]
+        results = stack.enter_context(results_of(calls, servers.values(), options.jobs))
+        for result in results:
+            found.results[result["number"]] = result
+            file.write(with_checksum(result) + "\n")
+            file.flush()
+            progress.update(f"false alarms {len(found.alarms)}")
     return found
 
 

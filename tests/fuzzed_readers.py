@@ -40,6 +40,7 @@ from parity.compare.measured_bounds import FORMAT as FORMAT_OF_BOUNDS
 from parity.compare.measured_bounds import read_bounds
 from parity.pair.recorder import Recorder
 from parity.trace.reader import Trace, read_step
+from parity.twins.bench.history import newest_alike
 from parity.twins.cli.config import ConfigOption, read_config, values_of_run
 from parity.twins.cli.options import ConvergeOptions, SweepOptions
 from parity.twins.commands import run_command
@@ -406,6 +407,18 @@ dtype: [float64]
 throughput: false
 data: null
 """
+_HISTORY = {
+    "commit": "0123abc",
+    "date": "2026-11-23",
+    "processor": "one",
+    "cores": 2,
+    "network": "language-model",
+    "spec": SPEC.to_json(),
+    "steps": 5,
+    "text": "generated",
+    "product_limit": 1e11,
+    "cases": {"paddle 2 x 1": {"steps": 5, "speed": {"median": 9.0, "spread": [8.0, 10.0]}}},
+}
 _HOSTS = """ports = [7000, 7100]
 
 [[host]]
@@ -640,5 +653,13 @@ READERS = {
         ),
         Reader("answers", "answers.jsonl", _write_answers, read_answers),
         Reader("evaluation", "evaluation.json", _write_answers, read_answers),
+        Reader(
+            "history",
+            "history.jsonl",
+            _write("history.jsonl", json.dumps(_HISTORY) + "\n"),
+            lambda folder: newest_alike(
+                folder / "history.jsonl", _HISTORY | {"commit": "another"}
+            ),
+        ),
     )
 }

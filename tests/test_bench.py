@@ -242,6 +242,7 @@ def test_bench_times_both_sides(tmp_path):
     command = [sys.executable, "-m", "parity", "bench", "--preset", "tiny", "--rounds", "1"]
     command += ["--steps", "12", "--replicas", "2", "--vocabulary-size", "300"]
     command += ["--out", str(tmp_path / "bench"), "--cache", str(tmp_path / "cache")]
+    command += ["--history", str(tmp_path / "history.jsonl")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     values = json.loads((tmp_path / "bench" / "bench.json").read_text())
@@ -257,6 +258,8 @@ def test_bench_times_both_sides(tmp_path):
     assert done.stderr.count("noise: ") == 1
     for label, speeds in values["readings"].items():
         assert f"{label}: {speeds[0]:,.0f} tokens/s" in done.stderr
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 1
+    assert values["history"]["since"] is None
     assert {"paddle", "tensorflow", "numpy"} <= set(values["versions"])
     page = (tmp_path / "bench" / "bench.html").read_text()
     for speed in values["throughput"].values():

@@ -33,6 +33,7 @@ def values(checked=2, peers=True):
         "throughput": speeds,
         "against": {"paddle-2x1": ratios} if peers else {},
         "strategies": [],
+        "history": {"commit": "b" * 40, "since": None},
         "peers_left_out": {},
         "processor": "A & B",
         "checked_steps": checked,
@@ -128,6 +129,18 @@ def test_strategies_have_a_table_of_their_own(shown, window):
     headers = window.evaluate("document.querySelector('#strategies thead').textContent")
     assert "to pytorch" in headers
     assert "to keras" not in headers  # it was not timed
+
+
+@pytest.mark.browser
+def test_what_fell_since_an_earlier_commit_is_shown(shown, window):
+    made = values()
+    then = {"median": 300.0, "spread": [290.0, 310.0]}
+    fell = {"paddle-2x1": {"then": then, "now": made["throughput"]["paddle-2x1"]}}
+    since = {"since": "a" * 40, "date": "2026-11-01T10:00:00", "compared": 4}
+    made["history"] |= since | {"fell": fell, "machine": 0.98}
+    shown(made)
+    said = window.evaluate("document.querySelector('#history').textContent")
+    assert "paddle-2x1 fell by 37% since aaaaaaaaaaaa (2026-11-01)" in said
 
 
 @pytest.mark.browser

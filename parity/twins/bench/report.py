@@ -5,6 +5,7 @@ from typing import Any
 
 from parity.report.page import ORACLE_COLOUR, Figure, colour, empty_figure, render
 from parity.report.table import Table, wrapped
+from parity.twins.bench.history import history_lines
 from parity.twins.bench.tables import peer_table, speed_table, strategy_table
 from parity.twins.training.meter import WARM_UP
 
@@ -29,6 +30,7 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
         against=peer_table(values),
         strategies=strategy_table(values) if values["strategies"] else None,
         left_out=values["peers_left_out"],
+        history=history_lines(values["history"]),
         machine=f"{values['processor']}, {values['machine']}",
         measured=speed_table(values),
         **{name: values[name] for name in _SHOWN},
@@ -81,6 +83,7 @@ def bench_text(values: dict[str, Any]) -> str:
             f"{values['padding']['target']:.1%} of the target positions; tokens/s counts real "
             "target tokens only"
         )
+    lines += history_lines(values["history"])
     return wrapped("\n".join(lines), "  ")
 
 

@@ -25,6 +25,7 @@ from parity.report.terminal import report_text
 from parity.trace.reader import Trace
 from parity.trace.tolerances import TABLE
 from parity.twins.bench.cases import BenchCase, cases_of, peers_left_out, strategy_cases
+from parity.twins.bench.history import compare_with_history
 from parity.twins.bench.product_rates import ProductRates, noise, product_rates
 from parity.twins.bench.ratios import (
     check_losses,
@@ -81,7 +82,8 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
       (label -> side, replicas, threads), `readings` (label -> real tokens/s of each run),
       `throughput` (label -> median and spread), `scaling` (title -> replicas -> ratio to the
       first number of replicas), `against` (label of a side -> label of a peer -> ratio of their
-      speeds), `strategies` (the rows of the table of strategies), and more; see `_values`.
+      speeds), `strategies` (the rows of the table of strategies), `history` (what fell since an
+      earlier benchmark; see `compare_with_history`), and more; see `_values`.
 
     Raises:
       UsageError: for input that a side cannot use; for a peer that is not installed, or whose
@@ -91,10 +93,12 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     """
     cores = usable_cores()
     cases, left_out = cases_to_time(spec, options, cores)
-    make_folder(options.out)  # before anything is timed
+    for folder in (options.out, options.history.parent):  # before anything is timed
+        make_folder(folder)
     noise_here = noise(cores)
     say(noise_here)
     data = options.data
+    text = "generated" if data is None else str(data.resolve())
     if data is None:
         spec, data = write_zipf_text(spec, options.steps, options.out)
     recorded = _check_parity(spec, options, data, cases) if options.check else {}
@@ -122,6 +126,7 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
             say(f"stopped; what ended is in {options.out / 'bench.html'}")
         raise
     values = _values(spec, options, cases, measurements) | more
+    values["history"] = compare_with_history(values, options.history, text)
     _write(options, values)
     return values
 
@@ -241,6 +246,7 @@ def _values(
             for each in summaries.values()
             for name, version in each[0]["versions"].items()
         },
+        "history": {"since": None},
         "machine": f"{platform.system()} {platform.machine()}",
     }
 

@@ -31,7 +31,7 @@ _GROUPS = {
     ),
     "Hosts and links": (*("links", "local", "compute", "per_host", "most"),),
     "Files": (
-        *("config", "print_config", "out", "cache", "json", "resume", "overwrite"),
+        *("config", "print_config", "out", "cache", "json", "history", "resume", "overwrite"),
         *("allow_change", "checkpoint_every", "keep_traces", "keep", "pages"),
         *("json_file", "html_file"),
     ),

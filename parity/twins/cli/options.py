@@ -214,6 +214,7 @@ class BenchOptions(Options):
     out: Path = option(Path("out/bench"), "folder to write bench.json, bench.txt and bench.html to")
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write bench.json to as well")
+    history: Path = option(Path("out/bench/history.jsonl"), "file that each benchmark is added to; slowdowns since the last recorded commit on this processor are reported")
     replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to time, separated by commas", at_least=1, at_most=65_536)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
     sync: bool = option(False, _SYNC)

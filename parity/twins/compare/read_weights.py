@@ -76,10 +76,8 @@ def _made_of(recorded: Tensors, past: PastWeights, worker: int, version: int) ->
             f"{min(versions)} to {max(versions)} of the weights"
         )
     of_each = {name: [max(whole[name])] if whole[name] else mixed[name] for name in names}
-    return (
-        f"a torn read: worker {worker} copied the weights while another one updated them, and "
-        f"got {_listed(of_each)}"
-    )
+    # whether it read during an update or did not copy them all, the copy does not tell
+    return f"a torn read: worker {worker} has {_listed(of_each)}"
 
 
 def _mixture(copy: np.ndarray, name: str, versions: Mapping[int, Tensors]) -> list[int] | None:

@@ -179,6 +179,7 @@ def _described(model: Any) -> list[dict[str, Any]]:
         "flax",
         lambda module: vars(module).items(),
         {id(each): name for name, each in _own(model)},
+        _settings,
     )
 
 
@@ -198,6 +199,12 @@ def _holders(held: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
         }
         for module, parameters in found.items()
     ]
+
+
+def _settings(module: Any) -> dict[str, Any]:
+    """Return what a module was made with; of its functions, that of attention by its name."""
+    attends = getattr(getattr(module, "attention_fn", None), "__name__", None)
+    return {**vars(module), "attention_fn": attends} if attends else vars(module)
 
 
 class Tap:

@@ -27,6 +27,7 @@ from parity.pair.perturbation import VARIABLE, environment
 
 NETWORKS = ("lstm", "gru", "encoder", "conv")
 PLAIN = ("encoder", "conv")  # whose optimiser is SGD
+SHAPES = {"conv": (1, 8, 6), "encoder": (5, 4)}  # of a row, where it is no text
 STEPS, RATE, HEADS = 3, 0.01, 2
 
 
@@ -50,13 +51,18 @@ class Run:
         """Return whether the second bias of an LSTM stands still."""
         return self.seed and self.network == "lstm"
 
+    def made(self, framework):
+        """Return a model of more than these four; None: it is one of them."""
+
+    def given(self, **settings):
+        """Return the settings that keep a model from its framework's defaults."""
+        return settings
+
     def batches(self):
         draw = np.random.default_rng(3 + self.seed)
         for _ in range(STEPS):
-            if self.network == "conv":
-                x = draw.random((self.rows, 1, 8, 6))
-            elif self.network == "encoder":
-                x = draw.random((self.rows, 5, 4))
+            if self.network in SHAPES:
+                x = draw.random((self.rows, *SHAPES[self.network]))
             elif self.seed:
                 x = draw.permutation(self.words)[: self.rows * 5].reshape(-1, 5)
             else:
@@ -86,7 +92,9 @@ def with_torch(run, folder):
         def __init__(self):
             super().__init__()
             self.first = nn.Linear(4, size)
-            layer = nn.TransformerEncoderLayer(size, HEADS, 16, dropout=0, batch_first=True)
+            layer = nn.TransformerEncoderLayer(
+                size, HEADS, 16, batch_first=True, **run.given(dropout=0.0)
+            )
             self.encoder = nn.TransformerEncoder(layer, 2)
             self.out = nn.Linear(size, 3)
 
@@ -109,7 +117,7 @@ def with_torch(run, folder):
         "encoder": Encoder,
         "conv": conv,
     }
-    model = made[network]().to(getattr(torch, run.dtype))
+    model = (run.made("torch") or made[network]()).to(getattr(torch, run.dtype))
     if network in PLAIN:
         optimizer = torch.optim.SGD(model.parameters(), RATE)
     else:
@@ -150,7 +158,7 @@ def with_paddle(run, folder):
             super().__init__()
             self.out = nn.Linear(size, 3)
             self.first = nn.Linear(4, size)
-            layer = nn.TransformerEncoderLayer(size, HEADS, 16, dropout=0.0)
+            layer = nn.TransformerEncoderLayer(size, HEADS, 16, **run.given(dropout=0.0))
             self.encoder = nn.TransformerEncoder(layer, 2)
 
         def forward(self, x):
@@ -173,7 +181,7 @@ def with_paddle(run, folder):
         "encoder": Encoder,
         "conv": conv,
     }
-    model = made[network]()
+    model = run.made("paddle") or made[network]()
     if run.frozen:
         model.rnn.bias_hh_l0.optimize_attr["learning_rate"] = 0.0
     if network in PLAIN:
@@ -214,14 +222,14 @@ def with_keras(run, folder):
         hidden = layers.Dense(size)(x)
         for _ in range(2):
             seen = layers.MultiHeadAttention(HEADS, size // HEADS)(hidden, hidden)
-            hidden = layers.LayerNormalization(epsilon=1e-5)(hidden + seen)
+            hidden = layers.LayerNormalization(**run.given(epsilon=1e-5))(hidden + seen)
             inner = layers.Dense(size)(layers.Dense(16, activation="relu")(hidden))
-            hidden = layers.LayerNormalization(epsilon=1e-5)(hidden + inner)
+            hidden = layers.LayerNormalization(**run.given(epsilon=1e-5))(hidden + inner)
         return keras.Model(x, layers.Dense(3)(layers.GlobalAveragePooling1D()(hidden)))
 
     def conv():
         inputs = [keras.Input((8, 6, 1)), layers.Conv2D(4, 3, padding="same", use_bias=False)]
-        norm = layers.BatchNormalization(epsilon=1e-5, momentum=0.9)
+        norm = layers.BatchNormalization(**run.given(epsilon=1e-5, momentum=0.9))
         rest = [layers.ReLU(), layers.MaxPooling2D(), layers.Flatten(), layers.Dense(3)]
         return keras.Sequential([*inputs, norm, *rest])
 
@@ -234,7 +242,7 @@ def with_keras(run, folder):
         "encoder": encoder,
         "conv": conv,
     }
-    model = made[network]()
+    model = run.made("keras") or made[network]()
     if network in PLAIN:
         optimizer = keras.optimizers.SGD(RATE)
     else:  # 1e-7 is Keras's own default
@@ -245,7 +253,7 @@ def with_keras(run, folder):
         parity.keras.load(model, file)
     with parity.keras.watch(folder / run.name, model, optimizer):
         for x, y in run.batches():
-            x = np.moveaxis(x, 1, 3) if network == "conv" else x
+            x = np.moveaxis(x, 1, 3) if x.ndim == 4 else x
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((model(tf.constant(x), training=True) - y) ** 2)
             variables = model.trainable_variables

@@ -221,6 +221,78 @@ def test_a_unit_that_could_be_another_is_not_used_until_confirmed(tmp_path, caps
     assert read(file).parameters().keys() == row.parameters.keys()
 
 
+def branched(folder, *order):
+    """Record two branches of like normalisations, which run in an order."""
+    import torch
+    from torch import nn
+
+    import parity.torch
+
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norms = nn.ModuleList(nn.BatchNorm2d(3) for _ in range(2))
+            self.convs = nn.ModuleList(nn.Conv2d(2, 3, 2 * i + 1, padding=i) for i in range(2))
+
+        def forward(self, x):
+            found = {i: self.convs[i](x) for i in order}
+            return sum(self.norms[i](found[i]) for i in order)
+
+    torch.manual_seed(len(folder.name))
+    model = Branches()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with parity.torch.watch(folder, model, optimizer):
+        model(torch.rand(2, 2, 4, 4)).mean().backward()
+        optimizer.step()
+    return folder
+
+
+def test_branches_that_run_in_another_order(tmp_path, capsys):
+    a, b = branched(tmp_path / "a", 0, 1), branched(tmp_path / "other", 1, 0)
+    run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
+    rows = [row for row in read(tmp_path / "map.yaml").rows if row.parameters]
+    assert len(rows) == 4
+    assert all(row.use and row.units[0] == row.units[1] for row in rows)
+
+
+def attention(nn, name):
+    """Return attention as one module, or as linear layers with names of their own."""
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 1)
+
+        def forward(self, x):
+            return self.attention(x, x, x)[0]
+
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key, self.value = (nn.Linear(4, 4) for _ in range(3))
+            self.dense = nn.Linear(4, 4)
+
+        def forward(self, x):
+            scores = self.query(x) @ self.key(x).T / 2
+            return self.dense(scores.softmax(-1) @ self.value(x))
+
+    return Whole() if name == "w" else Parts()
+
+
+@pytest.mark.parametrize("names", ["pw", "wp"])
+def test_attention_as_one_module_and_as_linear_layers(tmp_path, capsys, names):
+    a, b = (watched(tmp_path / n, lambda nn, n=n: attention(nn, n)) for n in names)
+    said = run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
+    assert said == [f"map: {tmp_path / 'map.yaml'}: 4 rows sure, 0 not"]
+    run(capsys, "weights", a, "--map", tmp_path / "map.yaml", "-o", tmp_path / "weights")
+    given = {name: each for name, each in Trace(a).read(0).items() if "initial" in name}
+    carried = load_file(tmp_path / "weights")
+    joined, parts = (given, carried) if names[0] == "w" else (carried, given)
+    whole = next(each for name, each in joined.items() if name.endswith("in_proj_weight"))
+    key = next(each for name, each in parts.items() if name.endswith("key.weight"))
+    np.testing.assert_array_equal(whole[4:8], key)
+
+
 def test_values_make_sure_what_the_order_leaves_open(tmp_path, capsys):
     kept = {}
 
@@ -432,7 +504,8 @@ FOUND = {
             ("biases, each of which is trained", ("2", "1"), "where there are two, freeze"),
             ("epsilon", ("1e-08", "1e-07"), "epsilon=1e-08"),
             ("1 - beta2, held in float32", ("0.001", "0.00099998"), "betas 0.875"),
-            ("epsilon is added", ("after it", "before the bias correction"), "no setting"),
+            ("an embedding's squared", ("of their sum", "of each row alone"), "no word twice"),
+            ("epsilon is added", ("after it", "before the bias correction"), "an epsilon of"),
         ],
     ),
     "float32": (
@@ -447,6 +520,24 @@ FOUND = {
                 "betas 0.875, 0.9990234375, or optimizer/*/exp_avg_sq=0,2e-05",
             )
         ],
+    ),
+    "padding of an embedding": (
+        *("paddle", "gru", {"Embedding": {"padding_idx": 0}}),
+        [("padding_idx", ("None", "0"), "padding_idx=None")],
+    ),
+    "dropout": (
+        *("keras", "gru", {"GRU": {"dropout": 0.1}}),
+        [
+            ("dropout", ("0", "0.1"), "0 on both"),
+            ("epsilon", ("1e-08", "1e-07"), "epsilon=1e-08"),
+            ("1 - beta2, held in float32", ("0.001", "0.00099998"), "betas 0.875"),
+            ("an embedding's squared", ("of their sum", "of each row alone"), "no word twice"),
+            ("epsilon is added", ("after it", "before the bias correction"), "an epsilon of"),
+        ],
+    ),
+    "constants of Keras's": (
+        *("keras", "encoder", {"MultiHeadAttention": {"key_dim": 8}}),
+        [("scale of attention", ("0.35355339059", "0.35355338"), "a key_dim that is a power")],
     ),
     "layer normalisation": (
         *("keras", "encoder", {"LayerNormalization": {"epsilon": 1e-3}}),

@@ -101,6 +101,7 @@ def test_a_port_to_jax_takes_over_the_weights(tmp_path):
         np.testing.assert_allclose(a[f"forward/{name}"], b[f"forward/{name}"], 1e-11, 1e-12)
     assert {each.what: each.values for each in traps(traces)} == {
         "momentum": ("0.9", "0.99"),
+        "attention is computed in": ("float64", "float32"),
         "divisor of the moving variance": ("n - 1", "n"),
     }
 

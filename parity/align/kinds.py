@@ -14,6 +14,7 @@ from typing import Any
 _KINDS = {
     "dense": "linear",
     "nondynamicallyquantizablelinear": "linear",
+    "conv1d of transformers": "linear",
     "batchnormalization": "batchnorm",
     "layernormalization": "layernorm",
     "groupnormalization": "groupnorm",
@@ -129,6 +130,53 @@ def units_of(module: Module) -> list[Unit]:
     return [unit, Unit(f"{module.name} {fused}", kind_of(str(fused)), outputs=outputs)]
 
 
+def fused(units: Sequence[Unit]) -> list[Unit]:
+    """Return the units with all attention as two linear layers: of q, k and v, and behind it.
+
+    Linear layers in a row are those of q, k and v if their names say so.
+    """
+    found: list[Unit] = []
+    for unit in units:
+        if unit.kind == "attention":
+            of = {"weight": "in_proj_weight", "bias": "in_proj_bias"}
+            parts = [
+                {role: part for role, own in of.items() if (part := joint(own, unit))},
+                {r[4:]: part for r, part in unit.parameters.items() if r.startswith("out.")},
+            ]
+            found += [
+                Unit(f"{unit.name} {what}", "linear", own, outputs, unit.known)
+                for what, own, outputs in zip(
+                    ("qkv", "out"), parts, ({}, unit.outputs), strict=True
+                )
+            ]
+            continue
+        found.append(unit)
+        three, names = found[-3:], [re.split(r"[./]", each.name) for each in found[-3:]]
+        if (
+            "".join(each[-1][:1] for each in names) == "qkv"
+            and len({(*each[:-1], one.kind) for each, one in zip(names, three, strict=True)})
+            == 1
+        ):
+            terms = {
+                f"{letter}.{role}": part
+                for letter, each in zip("qkv", three, strict=True)
+                for role, part in each.parameters.items()
+            }
+            whole = Unit(three[0].name.removesuffix(names[0][-1])[:-1], "attention", terms)
+            found[-3:] = fused([whole])[:1]
+    return found
+
+
+def joint(role: str, unit: Unit) -> Part | None:
+    """Return a parameter that a unit may have as several, as one; None if it has neither."""
+    terms, how = JOINED[role]
+    found = [unit.parameters[each] for each in terms if each in unit.parameters]
+    if len(found) < len(terms) or any(each.layout != found[0].layout for each in found):
+        return unit.parameters.get(role)
+    names = tuple(name for each in found for name in each.names)
+    return Part(names, (*found[0].layout, *how))
+
+
 def _outputs(module: Module) -> dict[str, Part]:
     whole = f"forward/{module.name}"
     name = next((each for each in (whole, f"{whole}/0") if each in module.shapes), None)
@@ -176,9 +224,9 @@ def _is_hidden_flattening(module: Module) -> bool:
 
 
 def _linear(module: Module) -> dict[str, Part]:
-    if module.framework == "torch":
+    if module.framework == "torch" and "nf" not in module.settings:
         return _as_they_are(module)
-    if module.framework == "paddle":
+    if module.framework in ("torch", "paddle"):  # transformers' Conv1D of nf features, too
         weight = _part(module, "weight", "transpose")
         return {"weight": weight, "bias": _part(module, "bias")}
     layout: list[Any] = ["transpose"]

@@ -18,7 +18,9 @@ from parity.align.kinds import (
     Module,
     Part,
     Unit,
+    fused,
     is_known,
+    joint,
     kind_of,
     units_of,
 )
@@ -87,7 +89,6 @@ class _Side:
       framework: "torch", "paddle", "keras" or "jax".
       tensors: those of the first recorded step.
       units: in the order of execution.
-      others: outputs of modules that are no units.
     """
 
     def __init__(self, trace: Trace):
@@ -113,14 +114,40 @@ class _Side:
                 f"{trace.folder}: lacks what its modules returned in the first step; allowed: "
                 "a trace with the rung forward"
             )
-        used = self.outputs
-        self.others = [n for n in self._of("forward") if "#" not in n and n not in used]
 
     @property
     def outputs(self) -> list[str]:
         """Return the outputs of the units."""
         parts = [part for unit in self.units for part in unit.outputs.values()]
         return [name for part in parts for name in part.names]
+
+    @property
+    def others(self) -> list[str]:
+        """Return the outputs of modules that are no units."""
+        used = self.outputs
+        return [n for n in self._of("forward") if "#" not in n and n not in used]
+
+    @property
+    def read(self) -> dict[int, int]:
+        """Return place of a batch normalisation -> that of the convolution which it reads.
+
+        It is known by its values: they follow those that are read, channel by channel.
+        """
+        found: dict[int, int] = {}
+        for i, norm in enumerate(self.units):
+            for j in range(i - 1, -1, -1) if norm.kind == "batchnorm" else ():
+                conv = self.units[j]
+                if conv.kind == "conv" and _follows(self._output(norm), self._output(conv)):
+                    found[i] = j
+                    break
+        return found
+
+    def _output(self, unit: Unit) -> np.ndarray | None:
+        part = unit.outputs.get("output")
+        given = self.tensors.get(f"forward/{part.names[0]}") if part else None
+        return (
+            None if part is None or given is None else Layout.read(part.layout).apply([given])
+        )
 
     @property
     def slots(self) -> dict[str, str]:
@@ -136,10 +163,16 @@ class _Side:
     def left_out(self) -> list[str]:
         """Return patterns of names that have no meaning on another side."""
         names = [each.partition("/")[2] for each in self.shapes if "/" in each]
-        return [
+        patterns = [
             pattern
             for pattern in _LEFT_OUT[self.framework]
             if any(fnmatchcase(name, pattern) for name in names)
+        ]
+        return patterns + [
+            name
+            for name in self._of("initial")
+            if self.tensors[f"initial/{name}"].dtype.kind in "iu"
+            and not any(fnmatchcase(name, pattern) for pattern in patterns)
         ]
 
     def batch(self) -> dict[str, Part]:
@@ -228,6 +261,9 @@ def propose(traces: Sequence[Trace]) -> NameMapping:
     """
     with facts_of(traces):
         a, b = (_Side(trace) for trace in traces)
+        kinds = [{unit.kind for unit in side.units} for side in (a, b)]
+        if ("attention" in kinds[0]) != ("attention" in kinds[1]):
+            a.units, b.units = fused(a.units), fused(b.units)
         proposal = _Proposal(a, b)
         slots = {
             a.slots[each]: (a.slots[each], b.slots[each]) for each in a.slots if each in b.slots
@@ -270,11 +306,31 @@ class _Proposal:
     def rows(self) -> list[Row]:
         """Return a row for each pair of units."""
         units = self._a.units, self._b.units
-        found = []
-        for i, j, only in _aligned(*units, self._score):
-            one, other = units[0][i], units[1][j]
-            found.append(self._row(one, other, i, j, only))
-        return found
+        pairs = {i: (j, only) for i, j, only in _aligned(*units, self._score)}
+        pairs |= self._alike()
+        # branches may run in another order, and their normalisations are often alike
+        read, normed = self._a.read, {j: i for i, j in self._b.read.items()}
+        followed = {
+            norm: (normed[pairs[conv][0]], pairs[conv][1])
+            for norm, conv in read.items()
+            if conv in pairs and pairs[conv][0] in normed
+        }
+        taken = {j for j, _ in followed.values()}
+        pairs = {i: each for i, each in pairs.items() if each[0] not in taken} | followed
+        return [
+            self._row(units[0][i], units[1][j], i, j, only)
+            for i, (j, only) in sorted(pairs.items())
+        ]
+
+    def _alike(self) -> dict[int, tuple[int, bool]]:
+        """Return the pairs of units whose parameters fit no other, whatever their order."""
+        scores = np.array([[self._score(a, b) for b in self._b.units] for a in self._a.units])
+        fits = scores == _SCORES[True]
+        return {
+            int(i): (int(j), True)
+            for i, j in np.argwhere(fits)
+            if fits[i].sum() == fits[:, j].sum() == 1
+        }
 
     def batch(self) -> list[Row]:
         a, b = self._a.batch(), self._b.batch()
@@ -401,6 +457,16 @@ class _Proposal:
             )
 
 
+def _follows(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    """Return whether each channel, of axis 1, is that of another, moved and scaled."""
+    if a is None or b is None or a.shape != b.shape:
+        return False
+    a, b = (np.moveaxis(each, 1, 0).reshape(each.shape[1], -1) for each in (a, b))
+    a, b = (each - each.mean(1, keepdims=True) for each in (a, b))
+    products = np.sum(a * b, 1) ** 2
+    return bool(np.all(products >= 0.999 * np.sum(a * a, 1) * np.sum(b * b, 1)))
+
+
 def _agreement(distance: float) -> str:
     return f"outputs {'agree' if distance <= _AGREE else 'differ'} ({distance:.1e})"
 
@@ -416,15 +482,13 @@ def joined(a: Unit, b: Unit) -> tuple[Parts, list[str]]:
         if role in b.parameters
     }
     done = set(parts)
-    for role, (terms, how) in JOINED.items():
+    for role, (terms, _) in JOINED.items():
         for place, (one, other) in enumerate(((a, b), (b, a))):
             if role not in one.parameters or role in other.parameters or role in done:
                 continue
-            found = [other.parameters[each] for each in terms if each in other.parameters]
-            if len(found) < len(terms) or any(each.layout != found[0].layout for each in found):
+            whole = joint(role, other)
+            if whole is None:
                 continue
-            names = tuple(name for each in found for name in each.names)
-            whole = Part(names, (*found[0].layout, *how))
             pair = one.parameters[role], whole
             parts[role] = pair if place == 0 else pair[::-1]
             done |= {role, *terms}

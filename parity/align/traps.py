@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.kinds import kind_of
 from parity.align.mapping import Row
 from parity.align.proposal import facts_of, framework_of, propose
 from parity.trace.reader import Trace
 
 Settings = Mapping[str, Any]
 
+_NO_MATTER = 1e-20  # an epsilon up to here changes nothing in float64
 _NEAR = 1e-6  # relative: a number that one side has rounded to float32
 NO_SETTING = "no setting aligns it: declare a tolerance"
 
@@ -38,7 +40,6 @@ _OF_MODULES: dict[str, dict[str, tuple[str, ...]]] = {
     "layernorm": {"epsilon": ("eps", "epsilon")},
     "groupnorm": {"epsilon": ("eps", "epsilon")},
     "batchnorm": {"epsilon": ("eps", "epsilon"), "momentum": ("momentum",)},
-    "dropout": {"rate": ("p", "rate")},
     "leakyrelu": {"slope": ("negative_slope",)},
     "conv": {
         "stride": ("stride", "strides"),
@@ -83,8 +84,10 @@ class _Doctor:
         mapping = propose(traces)
         self._rows, self._slots = mapping.rows, mapping.slots
         self._sides = [framework_of(each) for each in traces]
+        self._labels = mapping.labels
         self._double = all(each.header["dtype"] == "float64" for each in traces)
         self._facts = [each.header["facts"] for each in traces]
+        self._first = [each.read(each.numbers()[0]) for each in traces]
         self._modules = [
             {module["name"]: module["settings"] for module in each["modules"]}
             for each in self._facts
@@ -100,6 +103,9 @@ class _Doctor:
             for what, own in _OF_MODULES.get(row.kind, {}).items():
                 yield from self._setting(row.units[1], row.kind, what, own, settings)
             yield from self._conventions(row, settings)
+        yield from self._held_by_keras()
+        yield from self._attention_of_flax()
+        yield from self._dropout()
         yield from self._optimizers()
 
     def _start(self) -> Iterator[tuple[str, Trap]]:
@@ -124,7 +130,9 @@ class _Doctor:
         if not _same(*values):
             name, value = found[1], values[0]
             value = 1 - value if (kind, what, self._sides[1]) == _KEPT else value
-            fix = f"{name}={_text(value)}" if name else NO_SETTING
+            fix = f"{name}={_text(value)}"
+            if name is None:  # the second side has no such setting
+                fix = f"{found[0]}={values[1]} in {self._labels[0]}"
             if what == "padding" and values[1] == "same":
                 fix = "a layer of zero padding before it, and padding='valid'"
             yield where, Trap(what, (_text(values[0]), _text(values[1])), fix)
@@ -147,7 +155,7 @@ class _Doctor:
             values = of.get(a, "n"), of.get(b, "n")
             yield where, Trap("divisor of the moving variance", values, NO_SETTING)
         for _, own in ((n, both) for n, both in row.parameters.items() if row.kind == "lstm"):
-            terms = len(own[0].names), len(own[1].names)
+            terms = self._moving(0, own[0].names), self._moving(1, own[1].names)
             if terms[0] != terms[1]:
                 fix = "where there are two, freeze the second, which is for the state"
                 yield where, Trap("biases, each of which is trained", _texts(terms), fix)
@@ -158,6 +166,57 @@ class _Doctor:
             if counts[0] != counts[1]:
                 fix = "count_include_pad in PyTorch, exclusive in Paddle"
                 yield where, Trap("padding counts in the average", _texts(counts), fix)
+
+    def _moving(self, side: int, names: Sequence[str]) -> int:
+        """Return how many of some parameters the first step moves."""
+        first = self._first[side]
+        return sum(
+            f"weight/{name}" not in first
+            or not np.array_equal(first[f"initial/{name}"], first[f"weight/{name}"])
+            for name in names
+        )
+
+    def _held_by_keras(self) -> Iterator[tuple[str, Trap]]:
+        """Yield the constants inside its layers that Keras holds in float32."""
+        if not self._double or self._sides.count("keras") != 1:
+            return
+        for each in self._facts[self._sides.index("keras")]["modules"]:
+            size = each["settings"].get("key_dim")
+            if size:
+                fix = "a key_dim that is a power of 4, or a tolerance"
+                found = "scale of attention", 1 / float(size) ** 0.5, fix
+            elif each["settings"].get("activation") == "gelu":
+                fix = "a function of your own with constants of float64, or a tolerance"
+                found = "square root in GELU", 2**0.5, fix
+            else:
+                continue
+            what, exact, fix = found
+            held = float(np.float32(exact))
+            values = [repr(held if side == "keras" else exact) for side in self._sides]
+            if held != exact:
+                yield each["name"], Trap(f"{what}, held in float32", _texts(values), fix)
+
+    def _attention_of_flax(self) -> Iterator[tuple[str, Trap]]:
+        """Yield flax's attention, which is computed in float32 by default."""
+        if not self._double or self._sides.count("jax") != 1:
+            return
+        values = ["float32" if side == "jax" else "float64" for side in self._sides]
+        fix = "an attention_fn of your own, or a tolerance"
+        for each in self._facts[self._sides.index("jax")]["modules"]:
+            if each["settings"].get("attention_fn") == "dot_product_attention":
+                yield each["name"], Trap("attention is computed in", _texts(values), fix)
+
+    def _dropout(self) -> Iterator[tuple[str, Trap]]:
+        """Yield where a side drops at random, which no other framework repeats."""
+        rates = [
+            {each["name"]: rate for each in facts["modules"] if (rate := _dropped(each))}
+            for facts in self._facts
+        ]
+        most = [max(each.values(), default=0) for each in rates]
+        if most[0] != most[1] or (most[0] and self._sides[0] != self._sides[1]):
+            fix = "0 on both: no two frameworks drop alike"
+            for name in rates[1] or rates[0]:
+                yield name, Trap("dropout", (_text(most[0]), _text(most[1])), fix)
 
     def _optimizers(self) -> Iterator[tuple[str, Trap]]:
         given = [each.get("optimizer", {}) for each in self._facts]
@@ -175,8 +234,26 @@ class _Doctor:
         if kind in ("adam", "adamw"):
             yield from self._held(where, settings)
         odd = [side for side in self._sides if side == _ODD.get(kind, ("", ""))[0]]
-        if len(odd) == 1:
-            yield where, Trap(*_by_odd(self._sides, *_ODD[kind]), NO_SETTING)
+        backends = [each.get("backend") for each in self._facts]
+        if kind in _ADAPTIVE and backends.count("tensorflow") == 1 and self._twice():
+            told = "an embedding's squared gradient"
+            values = ("of each row alone" if each else "of their sum" for each in backends)
+            fix = "no word twice in a batch, or a tolerance"
+            yield where, Trap(told, _texts(list(values)), fix)
+        epsilons = [_first_of(each, _OF_OPTIMIZERS["epsilon"]) for each in settings]
+        if len(odd) == 1 and max(epsilons) > _NO_MATTER:
+            fix = "an epsilon of 1e-30 on both, whose place does not matter, or a tolerance"
+            yield where, Trap(*_by_odd(self._sides, *_ODD[kind]), fix)
+
+    def _twice(self) -> bool:
+        """Return whether a row of an embedding is in the first batch twice."""
+        words = [
+            each
+            for name, each in self._first[0].items()
+            if name.startswith("batch/") and each.dtype.kind in "iu"
+        ]
+        repeated = any(np.unique(each).size < each.size for each in words)
+        return repeated and any(row.kind == "embedding" for row in self._rows)
 
     def _held(self, where: str, settings: list[Settings]) -> Iterator[tuple[str, Trap]]:
         """Yield that a side computes 1 - beta2 in float32, of which few digits are left."""
@@ -209,6 +286,7 @@ _ODD = {
     "adamw": ("keras", "epsilon is added", "before the bias correction", "after it"),
     "rmsprop": ("torch", "epsilon is added", "to the root", "below the root"),
 }
+_ADAPTIVE = ("adam", "adamw", "rmsprop", "adagrad")
 _KINDS = {"momentum": "SGD"}
 _KEPT = ("batchnorm", "momentum", "torch")
 
@@ -217,6 +295,10 @@ def _by_odd(
     sides: list[str], odd: str, what: str, its: str, others: str
 ) -> tuple[str, tuple[str, str]]:
     return what, (its if sides[0] == odd else others, its if sides[1] == odd else others)
+
+
+def _first_of(settings: Settings, names: Sequence[str]) -> float:
+    return next((float(settings[each]) for each in names if each in settings), 0.0)
 
 
 def _as_it_is(value: Any, settings: Settings, side: str) -> Any:
@@ -251,6 +333,7 @@ def _each_axis(value: Any, settings: Settings, side: str) -> Any:
 _CONVENTIONS: dict[tuple[str, str], Callable[[Any, Settings, str], Any]] = {
     ("batchnorm", "momentum"): _kept,
     ("conv", "padding"): _padding,
+    ("embedding", "padding_idx"): lambda value, *_: "None" if value is None else value,
     **dict.fromkeys((("conv", "stride"), ("conv", "dilation")), _each_axis),
 }
 
@@ -263,6 +346,14 @@ def _missing(what: str) -> Any:
 def _betas(settings: Settings) -> Settings:
     betas = settings.get("betas")
     return {**settings, "beta1": betas[0], "beta2": betas[1]} if betas else settings
+
+
+def _dropped(module: Mapping[str, Any]) -> float:
+    """Return the largest rate at which a module drops."""
+    names = ["dropout", "recurrent_dropout"]  # of attention, of recurrent layers
+    names += ["p", "rate"] * (kind_of(module["kind"]) == "dropout")
+    rates = [module["settings"].get(name) for name in names]
+    return max((each for each in rates if isinstance(each, (int, float))), default=0)
 
 
 def _padded(settings: Settings) -> bool:

@@ -14,6 +14,7 @@ _INTERNAL = frozenset(
         *("is_full_backward_hook", "flat_weights_names", "all_weights", "opti_name_list"),
     ]
 )
+_BESIDE = ("transformers.pytorch_utils",)  # holds a kind of layer that is not the framework's
 _OF_PARAMETERS = ("initial", "gradient", "clipped_gradient", "optimizer", "weight")
 _LONGEST = 16  # of a list that is a setting, and not data
 
@@ -41,15 +42,16 @@ def described(
     classes = {name: type(module) for name, module in modules}
     for name, module in modules:
         kinds = [
-            each
+            each.__name__ if each.__module__ not in _BESIDE else f"{each.__name__} of {package}"
             for each in type(module).__mro__
-            if each.__module__.split(".", 1)[0] == framework
+            if (package := each.__module__.split(".", 1)[0]) == framework
+            or each.__module__ in _BESIDE
         ]
         mine = {role: names[id(each)] for role, each in parameters(module) if id(each) in names}
         found.append(
             {
                 "name": name,
-                "kind": kinds[0].__name__ if kinds else type(module).__name__,
+                "kind": kinds[0] if kinds else type(module).__name__,
                 "parameters": mine,
                 "settings": plain(settings(module)),
                 "source": _source(name, classes, framework),

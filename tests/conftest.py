@@ -109,6 +109,11 @@ OPTIONAL = {
         "PARITY_REQUIRE_JAX",
         "no JAX: `make jax` installs it and they run too",
     ),
+    "gallery": (
+        lambda: all(importlib.util.find_spec(name) for name in ("torchvision", "transformers")),
+        "PARITY_REQUIRE_GALLERY",
+        "no torchvision and transformers: pip installs them and their models are compared too",
+    ),
     "hosts": (two_hosts.possible, two_hosts.REQUIRED, two_hosts.HOW_TO_GET),
     "compiler": (
         lambda: shutil.which("cc") is not None,
@@ -138,6 +143,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "browser: needs Chromium")
     config.addinivalue_line("markers", "torch: needs PyTorch")
     config.addinivalue_line("markers", "jax: needs JAX, flax and optax")
+    config.addinivalue_line("markers", "gallery: needs torchvision and transformers")
     config.addinivalue_line("markers", "compiler: needs a C compiler")
     config.addinivalue_line("markers", "hosts: needs network namespaces")
     config.addinivalue_line("markers", "horovod: needs the environment of `make horovod`")

@@ -533,7 +533,11 @@ def main(folder, *names):
     for name in names or PAIRS:
         found = row(Path(folder), name)
         left = f"; left: {found['left']}" if found["left"] else ""
-        cells = f"`{name}`", f"{found['right']} of {found['parameters']}", found["defaults"]
+        cells = (
+            f"`{name}`",
+            f"{found['right']} of {found['parameters']}",
+            found["defaults"] or "-",
+        )
         print(
             "|", " | ".join(cells) + left, "|", f"{found['used']:.2%}".replace("%", " %"), "|"
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.base.process import die_with_parent
+from parity.base.process import die_with_parent, stop_signals
 from parity.base.progress import ProgressBar
 from parity.base.text import counted, escaped, some_of
 from parity.compare.measured_bounds import measure
@@ -59,6 +59,8 @@ def write_bounds(trace: Trace, command: Sequence[str], out: Path) -> None:
 
 def _run(trace: Trace, command: Sequence[str], to: Path, seed: int | None) -> Trace:
     words = " ".join(command)
+    # a signal's exception in the middle of the start would lose the process
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
     try:
         process = subprocess.Popen(
             command,
@@ -69,11 +71,13 @@ def _run(trace: Trace, command: Sequence[str], to: Path, seed: int | None) -> Tr
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=partial(die_with_parent, os.getpid()),
+            preexec_fn=partial(_prepare, os.getpid(), before),
         )
     except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         raise UsageError(f"{words}: cannot be run: {error.strerror}") from None
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         printed, _ = process.communicate()
     finally:
         _end(process)
@@ -86,6 +90,11 @@ def _run(trace: Trace, command: Sequence[str], to: Path, seed: int | None) -> Tr
             "its training there, run where it was run before"
         )
     return Trace(to)
+
+
+def _prepare(parent: int, signals: set) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+    die_with_parent(parent)
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -18,6 +18,7 @@ from parity.pair.perturbation import Draw, mapped
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
+_REPLACED = ("forward", "activation_gradient")
 COMPILED = (
     "the training is compiled with jit_compile=True, Keras's choice on a GPU, and nothing can "
     "be seen in it; allowed: jit_compile=False"
@@ -373,6 +374,21 @@ class TensorFlow(_Engine):
         with tf.control_dependencies([number]):
             return identity(tensor) if function else tf.identity(tensor)
 
+    def given(self, tensor: Any, number: Any, find: Callable[[int], np.ndarray | None]) -> Any:
+        """Return a tensor with the values that a function finds for a call, if it finds any."""
+        tf = self._tf
+
+        def called(number: np.ndarray, own: np.ndarray) -> np.ndarray:
+            found = find(int(number))
+            return own if found is None else found.astype(own.dtype)
+
+        @tf.custom_gradient
+        def replaced(x: Any) -> Any:
+            found = tf.numpy_function(called, [number, x], x.dtype)
+            return tf.ensure_shape(found, x.shape), tf.identity
+
+        return replaced(tf.convert_to_tensor(tensor))
+
     def unwatched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         found: Callable[..., Any] = self._tf.autograph.experimental.do_not_convert(function)
         return found
@@ -606,7 +622,12 @@ class Hooks:
             for (path, tensor), each in zip(found, moved, strict=True):
                 differentiable = "float" in str(tensor.dtype)
                 seen = partial(self._gradient, label, path) if differentiable else None
-                passed[id(tensor)] = self._engine.pass_on(each, number, seen, self._moved)
+                move = self._moved
+                if self._to.is_given and hasattr(self._engine, "given"):
+                    find = [partial(self._given, rung, label, path) for rung in _REPLACED]
+                    each = self._engine.given(each, number, find[0])
+                    move = partial(self._engine.given, number=number, find=find[1])
+                passed[id(tensor)] = self._engine.pass_on(each, number, seen, move)
                 mask = get_keras_mask(tensor)
                 if mask is not None and passed[id(tensor)] is not tensor:
                     set_keras_mask(passed[id(tensor)], mask)
@@ -637,6 +658,10 @@ class Hooks:
         if self._open and self._to.wants("activation_gradient", label):
             call = f"{label}#{number}" if number else label
             self._to.add("activation_gradient", call + path, _copy(array))
+
+    def _given(self, rung: str, label: str, path: str, number: int) -> np.ndarray | None:
+        call = f"{label}#{number}" if number else label
+        return self._to.given(rung, call + path) if self._open and self._to.active else None
 
     def _watched_backward(self, backward: Any) -> Any:
         def shown(target: Any) -> None:

@@ -213,24 +213,42 @@ class _Hooks:
             backward = self._to.wants("activation_gradient", label)
             if not forward and not backward and moved is None:
                 return None
-            call = self._to.call(label)
-            for path, tensor in leaves(output if moved is None else moved, self._paddle.Tensor):
+            call, new = self._to.call(label), {}
+            output = output if moved is None else moved
+            for path, tensor in leaves(output, self._paddle.Tensor):
                 if forward:
                     self._to.add("forward", call + path, self._array(tensor))
-                if backward and not tensor.stop_gradient:
-                    tensor.register_hook(self._gradient(call + path, self._to.step))
-                if moved is not None and not tensor.stop_gradient:
-                    tensor.register_hook(self._moved)
+                passed = new[id(tensor)] = self._given(tensor, call + path)
+                if passed.stop_gradient:
+                    continue
+                if backward:
+                    passed.register_hook(self._gradient(call + path, self._to.step))
+                if moved is not None:
+                    passed.register_hook(self._moved)
+            if self._to.is_given:
+                return mapped(output, self._paddle.Tensor, lambda each: new[id(each)])
             return moved
 
         return seen
 
     def _gradient(self, name: str, step: int) -> Any:
-        def seen(gradient: Any) -> None:
-            if self._to.active and self._to.step == step:
-                self._to.add("activation_gradient", name, self._array(gradient))
+        def seen(gradient: Any) -> Any:
+            if not self._to.active or self._to.step != step:
+                return None
+            self._to.add("activation_gradient", name, self._array(gradient))
+            given = self._to.given("activation_gradient", name)
+            return None if given is None else self._paddle.to_tensor(given).cast(gradient.dtype)
 
         return seen
+
+    def _given(self, tensor: Any, name: str) -> Any:
+        """Return a layer's output with the values that it is given, if there are any."""
+        given = self._to.given("forward", name)
+        if given is None or given.dtype.name not in str(tensor.dtype):
+            return tensor
+        tensor = tensor.clone()
+        tensor.get_tensor().set(given, self._paddle.framework._current_expected_place())
+        return tensor
 
     def _watched_backward(self, backward: Any) -> Any:
         def watched(tensor: Any, *arguments: Any, **named: Any) -> Any:

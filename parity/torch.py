@@ -268,24 +268,42 @@ class _Hooks:
             backward = self._to.wants("activation_gradient", label)
             if not forward and not backward and moved is None:
                 return None
-            call = self._to.call(label)
-            for path, tensor in leaves(output if moved is None else moved, self._torch.Tensor):
+            call, new = self._to.call(label), {}
+            output = output if moved is None else moved
+            for path, tensor in leaves(output, self._torch.Tensor):
                 if forward:
                     self._to.add("forward", call + path, self._copy(tensor))
-                if backward and tensor.requires_grad:
-                    tensor.register_hook(self._gradient(call + path, self._to.step))
-                if moved is not None and tensor.requires_grad:
-                    tensor.register_hook(self._torch.compiler.disable(self._moved))
+                passed = new[id(tensor)] = self._given(tensor, call + path)
+                if not passed.requires_grad:
+                    continue
+                if backward:
+                    passed.register_hook(self._gradient(call + path, self._to.step))
+                if moved is not None:
+                    passed.register_hook(self._torch.compiler.disable(self._moved))
+            if self._to.is_given:
+                return mapped(output, self._torch.Tensor, lambda each: new[id(each)])
             return moved
 
         return seen
 
     def _gradient(self, name: str, step: int) -> Any:
-        def seen(gradient: Any) -> None:
-            if self._to.active and self._to.step == step:
-                self._to.add("activation_gradient", name, self._copy(gradient))
+        def seen(gradient: Any) -> Any:
+            if not self._to.active or self._to.step != step:
+                return None
+            self._to.add("activation_gradient", name, self._copy(gradient))
+            given = self._to.given("activation_gradient", name)
+            return None if given is None else self._torch.from_numpy(given).to(gradient)
 
         return self._torch.compiler.disable(seen)
+
+    def _given(self, tensor: Any, name: str) -> Any:
+        """Return a module's output with the values that it is given, if there are any."""
+        given = self._to.given("forward", name)
+        if given is None:
+            return tensor
+        tensor = tensor.clone()
+        tensor.data.copy_(self._torch.from_numpy(given))
+        return tensor
 
     def _watched_backward(self, backward: Any) -> Any:
         def watched(tensors: Any, *arguments: Any, **named: Any) -> Any:

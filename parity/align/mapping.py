@@ -109,6 +109,29 @@ class NameMapping:
             found.append(trace.over(lambda each, mine=mine: _Mapped(each, *mine)))  # type: ignore[misc]
         return found
 
+    def in_terms_of(
+        self, side: int, shared: Tensors, own: Tensors, kinds: Container[str]
+    ) -> dict[str, np.ndarray]:
+        """Return shared tensors as a side has them.
+
+        Args:
+          own: what the side recorded, for its names and shapes.
+          kinds: first parts of the names of those that are returned.
+        """
+        names = [
+            name
+            for name in own
+            if name.partition("/")[0] in kinds
+            and not _fits(name.partition("/")[2], self.left_out[side])
+        ]
+        found: dict[str, np.ndarray] = {}
+        for name, source in self.name_map(side).sources(names).items():
+            if name in shared:
+                layout = source.row.layout if source.row else Layout()
+                back = layout.invert(shared[name], len(source.given), terms=False)
+                found |= zip(source.given, back, strict=True)
+        return {name: x for name, x in found.items() if x.shape == own[name].shape}
+
 
 def unmapped(traces: Sequence[Trace], mapping: NameMapping) -> list[list[str]]:
     """Return for each side the parameters that no row has and that are not left out."""

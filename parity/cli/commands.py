@@ -23,7 +23,7 @@ from parity.base.files import check_is_file, make_folder, write_whole
 from parity.base.laboratory import of_laboratory
 from parity.base.process import stop_signals_raise
 from parity.base.text import command_text, counted, escaped
-from parity.cli import doctor, measure_bounds
+from parity.cli import doctor, localise, measure_bounds
 from parity.cli.command_line import PathType, add_options, take_options
 from parity.compare.choice import Choice
 from parity.report.assertion import CAUSE_SECONDS, compared
@@ -422,6 +422,25 @@ def bounds_command(trace: Path, command: tuple[str, ...], out: Path) -> int:
     _check_output(out)
     measure_bounds.write_bounds(Trace(trace), command, out)
     return 0
+
+
+@parity.command("localise")
+@click.argument("trace_a", type=PathType())
+@click.argument("trace_b", type=PathType())
+@click.argument("command", nargs=-1, required=True)
+@click.option("--map", "map_file", type=PathType(), help="file of `parity align`")
+def localise_command(
+    trace_a: Path, trace_b: Path, command: tuple[str, ...], map_file: Path | None
+) -> int:
+    """Say which modules of a watched training are wrong by themselves in the first wrong step.
+
+    TRACE_B is the folder in which COMMAND, behind `--`, watches its training. It is run again;
+    in that step each module reads what TRACE_A recorded in place of what the module before it
+    returned, and the gradients likewise.
+    """
+    mapping = None if map_file is None else read(map_file)
+    matches = localise.localise([Trace(trace_a), Trace(trace_b)], mapping, command)
+    return MATCH if matches else MISMATCH
 
 
 @parity.command("doctor")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,12 +39,12 @@ def write_bounds(trace: Trace, command: Sequence[str], out: Path) -> None:
         tempfile.TemporaryDirectory(prefix="parity-bounds-") as folder,
         ProgressBar("training again", 1 + RUNS, "run") as progress,
     ):
-        plain = _run(trace, command, Path(folder) / "plain", None)
+        plain = run_again(trace, command, Path(folder) / "plain")
         _check_same(trace, plain)
         runs = []
         for seed in range(RUNS):
             progress.update()
-            runs.append(_run(trace, command, Path(folder) / str(seed), seed))
+            runs.append(run_again(trace, command, Path(folder) / str(seed), seed=seed))
         progress.update()
         bounds = measure(trace, plain, runs)
     if not any(map(any, bounds.tensors.values())):
@@ -57,14 +58,22 @@ def write_bounds(trace: Trace, command: Sequence[str], out: Path) -> None:
         print(escaped(f"kinks: {name}: {counted(flips, 'element')} zero by rounding alone"))
 
 
-def _run(trace: Trace, command: Sequence[str], to: Path, seed: int | None) -> Trace:
+def run_again(trace: Trace, command: Sequence[str], to: Path, **asked: Any) -> Trace:
+    """Run what recorded a trace once more, into another folder.
+
+    Args:
+      asked: what is asked of the training; see `parity.pair.perturbation.environment`.
+
+    Raises:
+      UsageError: if the command fails, or records nothing.
+    """
     words = " ".join(command)
     # a signal's exception in the middle of the start would lose the process
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
     try:
         process = subprocess.Popen(
             command,
-            env=environment(trace.folder, to, seed),
+            env=environment(trace.folder, to, **asked),
             stdin=subprocess.DEVNULL,  # each run has the same
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

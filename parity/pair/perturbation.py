@@ -1,21 +1,28 @@
-"""Numbers moved by a unit in the last place: what `parity bounds` asks a watched training for.
+"""What `parity bounds` and `parity localise` ask a watched training for, which they run again.
 
-It starts the training again with an environment variable that names the trace, another folder
-for it, and a seed; without the seed nothing is moved. The weights before the first step, what
-the model is given, and every module's output and its gradient are moved, each up or down at
-random, from a generator of their own.
+They start it with an environment variable that names the trace and another folder for it.
+
+With a seed, numbers are moved by a unit in the last place: the weights before the first step,
+what the model is given, and every module's output and its gradient, each up or down at random,
+from a generator of their own.
+
+With a file, every module's output and its gradient in one step are replaced by those in the
+file, once its own are recorded: then each module reads what it should, whatever the one before
+it computed.
 """
 
 import json
 import os
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from parity.trace.reader import read_step
 
 VARIABLE = "PARITY_PERTURB"
 
@@ -47,23 +54,41 @@ class Perturbation:
         return np.asarray((2.0 * up - 1) * _SHARE * epsilon)
 
 
-def asked_for(folder: Path) -> tuple[Path, Perturbation | None]:
-    """Return where a trace is to be written, and how its training's numbers are moved.
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a training that is watched.
 
-    Args:
-      folder: where it would be written. That of another training is left as it is.
+    Attributes:
+      folder: where its trace is written.
+      perturbation: how its numbers are moved; None: they are not.
+      given: name of a module's output, or of its gradient, such as "forward/fc" -> what takes
+        its place.
+      step: the step in which it does.
     """
-    given = json.loads(os.environ.get(VARIABLE, "{}"))
-    if not given or Path(given["of"]).resolve() != folder.resolve():
-        return folder, None
-    seed = given["seed"]
-    return Path(given["to"]), None if seed is None else Perturbation(seed)
+
+    folder: Path
+    perturbation: Perturbation | None = None
+    given: Mapping[str, np.ndarray] = field(default_factory=dict)
+    step: int = 0
 
 
-def environment(of: Path, to: Path, seed: int | None) -> dict[str, str]:
+def asked_for(folder: Path) -> Asked:
+    """Return what is asked of the training that would write its trace to a folder."""
+    asked = json.loads(os.environ.get(VARIABLE, "{}"))
+    if not asked or Path(asked["of"]).resolve() != folder.resolve():
+        return Asked(folder)
+    seed = asked["seed"]
+    given = read_step(Path(asked["given"])) if asked["given"] else {}
+    moved = None if seed is None else Perturbation(seed)
+    return Asked(Path(asked["to"]), moved, given, asked["step"])
+
+
+def environment(
+    of: Path, to: Path, seed: int | None = None, given: str = "", step: int = 0
+) -> dict[str, str]:
     """Return the environment that asks for it; see `asked_for`."""
-    values = {"of": str(of.resolve()), "to": str(to), "seed": seed}
-    return {**os.environ, VARIABLE: json.dumps(values)}
+    values = {"of": str(of.resolve()), "to": str(to), "seed": seed, "given": given}
+    return {**os.environ, VARIABLE: json.dumps(values | {"step": step})}
 
 
 def mapped(value: Any, is_tensor: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:

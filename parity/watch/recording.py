@@ -47,6 +47,7 @@ class Recording:
 
     Attributes:
       perturbation: how the numbers of the training are moved; None: they are not.
+      is_given: whether outputs and gradients of another training take the place of its own.
 
     Raises:
       UsageError: for an argument that is not allowed, or a folder that cannot be written.
@@ -83,7 +84,10 @@ class Recording:
                 raise UsageError(f"rungs holds {rung!r}; allowed: {', '.join(RUNGS)}")
         kinds = set(dtypes)
         self._dtype = np.dtype("float64" if kinds == {"float64"} else "float32")
-        folder, self.perturbation = asked_for(Path(folder))
+        asked = asked_for(Path(folder))
+        folder, self.perturbation = asked.folder, asked.perturbation
+        self.is_given = bool(asked.given)
+        self._given, self._given_step, self._taken = asked.given, asked.step, False
         rank, count = _checked((0, 1) if ranks is None else ranks)
         of_ranks = {"rank": rank, "ranks": count} if count > 1 else {}
         self._recorder = Recorder(
@@ -143,6 +147,12 @@ class Recording:
             whole = f"{full}#{number}"
         self._found[whole] = array.astype(self._dtype) if narrow else array
 
+    def given(self, rung: str, name: str) -> np.ndarray | None:
+        """Return what takes the place of a module's output, or its gradient, in this step."""
+        found = self._given.get(f"{rung}/{name}") if self._step == self._given_step else None
+        self._taken = self._taken or found is not None
+        return found
+
     def has(self, rung: str, name: str) -> bool:
         """Return whether the step has such a tensor."""
         return f"{rung}/{name}" in self._found
@@ -171,6 +181,11 @@ class Recording:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._recorder.close(finished=kind is None)
+        if kind is None and self.is_given and not self._taken:
+            raise UsageError(
+                "no module takes over what the other side recorded; allowed: PyTorch, Paddle, "
+                "and Keras on TensorFlow"
+            )
         if kind is None and not self._began:
             why = f"`steps` chooses none of {self._step}" if self._step else _NO_STEP
             raise UsageError(f"no step was recorded: {why}")

@@ -139,7 +139,7 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
 
     def take(variable: Any, name: str, array: np.ndarray) -> None:
         variable[...] = array.astype(variable[...].dtype)
-        check_kept(file, name, array, np.asarray(_copy(variable[...]), np.float64))
+        check_kept(file, name, array, np.asarray(np.array(variable[...]), np.float64))
 
     for name, array in given.weights.items():
         take(variables[name], name, array)
@@ -231,7 +231,7 @@ class Tap:
 
         def called(*given: Any) -> np.int32:
             try:
-                return np.int32(function([_copy(each) for each in given]) or 0)
+                return np.int32(function([np.array(each) for each in given]) or 0)
             except UsageError as error:
                 self.failure = error
                 raise
@@ -342,7 +342,7 @@ class _Hooks(Tap):
     def _show_initial(self, weights: Iterable[tuple[str, Any]]) -> None:
         if self._to.wants("initial"):
             for name, value in weights:
-                self._to.add("initial", name, _copy(value))
+                self._to.add("initial", name, np.array(value))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         import jax
@@ -649,9 +649,3 @@ def _path(path: Iterable[Any]) -> str:
 
 def _callable(kind: type) -> bool:
     return any("__call__" in vars(base) for base in kind.__mro__)
-
-
-def _copy(value: Any) -> np.ndarray:
-    """Return a copy of an array; bfloat16, NumPy's not, as float32."""
-    array = np.array(value)
-    return array.astype(np.float32) if array.dtype.kind == "V" else array

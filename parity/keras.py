@@ -594,7 +594,7 @@ class Hooks:
     def _add(self, rung: str, pairs: list[tuple[str, Any]], arrays: list[np.ndarray]) -> None:
         for (name, _), array in zip(pairs, arrays, strict=True):
             if self._to.wants(rung):
-                self._to.add(rung, name, _copy(array))
+                self._to.add(rung, name, np.array(array))
 
     def _watched_call(self, label: str, call: Any) -> Any:
         from keras import tree
@@ -640,7 +640,7 @@ class Hooks:
             if self._open and self._to.wants("batch"):
                 call = self._to.call("batch/").removeprefix("batch/")
                 for (name, _), array in zip(pairs, arrays, strict=True):
-                    self._to.add("batch", name + call, _copy(array))
+                    self._to.add("batch", name + call, np.array(array))
 
         self._engine.show(seen, [each for _, each in pairs])
 
@@ -651,13 +651,13 @@ class Hooks:
         call = self._to.call(label)
         for path, array in zip(paths, arrays, strict=True):
             if self._to.wants("forward", label):
-                self._to.add("forward", call + path, _copy(array))
+                self._to.add("forward", call + path, np.array(array))
         return int(call.rpartition("#")[2]) if call != label else 0
 
     def _gradient(self, label: str, path: str, number: Any, array: np.ndarray) -> None:
         if self._open and self._to.wants("activation_gradient", label):
             call = f"{label}#{number}" if number else label
-            self._to.add("activation_gradient", call + path, _copy(array))
+            self._to.add("activation_gradient", call + path, np.array(array))
 
     def _given(self, rung: str, label: str, path: str, number: int) -> np.ndarray | None:
         call = f"{label}#{number}" if number else label
@@ -764,8 +764,3 @@ class Hooks:
                 "weights are",
                 stacklevel=4,
             )
-
-
-def _copy(array: np.ndarray) -> np.ndarray:
-    """Return a copy of values that TensorFlow may reuse; bfloat16, NumPy's not, as float32."""
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else np.array(array)

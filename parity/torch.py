@@ -36,7 +36,7 @@ def watch(
       model: the `torch.nn.Module`.
       optimizer: the optimiser, or several, of which the last one's step ends a step.
       **options: those of `parity.watch.recording.Recording`: `run`, `names`, `tolerances`,
-        `steps`, `modules`, `rungs`, `side`, `ranks`.
+        `steps`, `modules`, `rungs`, `detail`, `side`, `ranks`.
 
     Raises:
       UsageError: for a model that cannot be watched, or an option that is not allowed.

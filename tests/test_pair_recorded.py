@@ -232,7 +232,7 @@ BAD_STEPS = {
     "no string": (GOOD | {3: KERNEL}, "step 1: a tensor is named 3; allowed: a string"),
     "objects": (GOOD | {"loss/mean": "0.5"}, "tensor 'loss/mean' holds <U3; allowed: bool"),
     "nothing": (GOOD | {"loss/mean": None}, "tensor 'loss/mean' holds object; allowed"),
-    "complex": (GOOD | {"loss/mean": 1j}, "tensor 'loss/mean' holds complex128; allowed"),
+    "complex": (GOOD | {"loss/mean": np.clongdouble(1j)}, "holds complex256; allowed"),
     "ragged": (GOOD | {"loss/mean": [[1], [1, 2]]}, "tensor 'loss/mean' is no array: "),
     "elsewhere": (
         GOOD | {"loss/mean": OnAnotherDevice()},

@@ -161,9 +161,9 @@ def test_a_bad_line_of_the_index_is_named(trace, line):
         (None, "no trace.json here; not a recorded trace"),
         (b"", "trace.json: cannot be read"),
         (b"\xff\xfe", "trace.json: cannot be read"),
-        (b"[1]", "trace.json: format is [1]; allowed: 6, 7"),
-        (b"{}", "trace.json: format is None; allowed: 6, 7"),
-        (b'{"format": 4}', "trace.json: format is 4; allowed: 6, 7"),
+        (b"[1]", "trace.json: format is [1]; allowed: 6, 7, 8"),
+        (b"{}", "trace.json: format is None; allowed: 6, 7, 8"),
+        (b'{"format": 4}', "trace.json: format is 4; allowed: 6, 7, 8"),
         (b'{"format": 6, "framework": "x"}', "trace.json: lacks dtype, run, tolerances"),
     ],
 )

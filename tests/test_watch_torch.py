@@ -353,3 +353,45 @@ def test_the_page_s_lines_run_as_written_and_its_mismatch_is_the_one_shown(
     assert verdict.mismatches[0].place.tensor == "forward/1"
     (first,) = re.findall(r"differ in (\S+), step 0", text)
     assert first == "forward/1"
+
+
+def test_float8_and_complex_tensors_are_recorded_and_compared(tmp_path):
+    import torch
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kernel = torch.nn.Parameter(torch.linspace(0, 1, 6).to(torch.complex64))
+            self.spectrum, self.small = torch.nn.Identity(), torch.nn.Identity()
+
+        def forward(self, x):
+            spectrum = self.spectrum(self.kernel * torch.fft.fft(x))
+            self.small(spectrum.real.detach().to(torch.float8_e5m2))
+            return spectrum.abs().sum()
+
+    for folder, detail in (("a", "full"), ("b", {"forward/*": "statistics"})):
+        model = Model()
+        optimizer = torch.optim.Adam(model.parameters())
+        with parity.torch.watch(tmp_path / folder, model, optimizer, detail=detail):
+            model(torch.arange(6.0)).backward()
+            optimizer.step()
+    traces = [Trace(tmp_path / each) for each in "ab"]
+    found = traces[0].read(0)
+    assert found["forward/spectrum"].shape == found["gradient/kernel"].shape == (6, 2)
+    assert found["optimizer/kernel/exp_avg"].shape == (6, 2)
+    small = torch.from_numpy(found["forward/spectrum"][:, 0]).to(torch.float8_e5m2)
+    assert np.array_equal(found["forward/small"], small.float().numpy())
+    verdict = compare_pair(traces)
+    assert verdict.matches
+    assert set(verdict.by_statistics) == {n for n in found if n.startswith("forward/")}
+
+
+def test_statistics_cannot_be_put_together_from_ranks(tmp_path):
+    import torch
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    options = {"ranks": (0, 2), "detail": "statistics"}
+    watch = parity.torch.watch(tmp_path / "a", model, optimizer, **options)
+    with pytest.raises(UsageError, match="allowed on several ranks: full"), watch:
+        pass

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.trace.folder import crc32
+from parity.trace.reduced import SAMPLE, Reduced, joined, reduce
 
 Tensors = list[np.ndarray]
 
@@ -79,6 +81,33 @@ class Layout:
         if len(found) != 1:
             raise ValueError(f"{len(found)} tensors are left; allowed: concatenate or sum")
         return found[0]
+
+    def apply_to_reduced(self, tensors: Sequence[Any], *, terms: bool) -> Reduced:
+        """Return what stands for the shared tensor, some of whose tensors are `Reduced`.
+
+        Args:
+          terms: as for `apply`.
+
+        Raises:
+          ValueError: if a step does not fit their shapes.
+        """
+        if self.sums and not terms:
+            rest = tuple(step for step in self.steps if step[0] != "sum")
+            return Layout(rest).apply_to_reduced(tensors[:1], terms=terms)
+        parts = [
+            each if isinstance(each, Reduced) else reduce(each, SAMPLE, crc32(each))
+            for each in tensors
+        ]
+        if not self.steps:
+            return parts[0]
+        shape = self.apply([np.broadcast_to(np.int8(0), each.shape) for each in parts]).shape
+        sample = parts[0].sample
+        if sample is not None:
+            of_axes = all(name in ("transpose", "axes") for name, _ in self.steps)
+            sample = self.apply([sample]) if of_axes else None
+        return joined(
+            parts, shape, self.steps, lambda shared: self.invert(shared, len(parts)), sample
+        )
 
     def invert(self, shared: np.ndarray, number: int, *, terms: bool = True) -> Tensors:
         """Return the tensors of the side, so many: the way back.

@@ -178,13 +178,13 @@ class _Mapped(View):
         for line in self._whole.lines():
             yield line | {"digests": dict.fromkeys(self._renamed(line["digests"]), "")}
 
-    def steps(
+    def everything(
         self, chosen: Container[int] | None = None
-    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        for step, tensors in self._whole.steps(chosen):
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        for step, tensors in self._whole.everything(chosen):
             yield step, self._values(tensors)
 
-    def _values(self, tensors: Tensors) -> dict[str, np.ndarray]:
+    def _values(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         return {name: each.value(tensors) for name, each in self._renamed(tensors).items()}
 
     def _renamed(self, names: Mapping[str, Any]) -> dict[str, Source]:

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from parity.align.layout import Layout
 from parity.base.errors import UsageError
+from parity.trace.reduced import Reduced
 from parity.trace.rungs import RUNGS, check_name, is_path
 
 # The rungs of values that a sum of terms has; on others, each term has what the sum has.
@@ -59,19 +58,20 @@ class Source:
     given: tuple[str, ...]
     row: Rename | None = None
 
-    def value(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the shared tensor.
+    def value(self, tensors: Mapping[str, Any]) -> Any:
+        """Return the shared tensor: an array, or `Reduced` where one that it needs is.
 
         Raises:
           UsageError: if the layout does not fit.
         """
         if self.row is None:
             return tensors[self.given[0]]
+        given, layout = [tensors[name] for name in self.given], self.row.layout
+        terms = _is_of_terms(self.given[0])
         try:
-            return self.row.layout.apply(
-                [tensors[name] for name in self.given],
-                terms=_is_of_terms(self.given[0]),
-            )
+            if any(isinstance(each, Reduced) for each in given):
+                return layout.apply_to_reduced(given, terms=terms)
+            return layout.apply(given, terms=terms)
         except ValueError as error:
             told = ", ".join(map(repr, self.given))
             raise UsageError(f"tensor {told} {error}") from None

@@ -95,7 +95,7 @@ class _Side:
         self.framework = framework_of(trace)
         self._facts = trace.header["facts"]
         numbers = trace.numbers()
-        self.tensors = trace.read(numbers[0]) if numbers else {}
+        self.tensors = trace.read_all(numbers[0]) if numbers else {}
         if not any(name.startswith("initial/") for name in self.tensors):
             raise UsageError(
                 f"{trace.folder}: lacks the initial weights; allowed: a trace that was watched "

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
-
 from parity.base.errors import UsageError
 from parity.trace.reader import Trace, View
 from parity.trace.rungs import rung_of
@@ -55,10 +53,10 @@ class _Part(View):
     def lines(self) -> Iterator[dict[str, Any]]:
         return (line for line in self._whole.lines() if line["step"] in self._names)
 
-    def steps(
+    def everything(
         self, chosen: Container[int] | None = None
-    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        for step, tensors in self._whole.steps(self._names if chosen is None else chosen):
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        for step, tensors in self._whole.everything(self._names if chosen is None else chosen):
             names = self._names[step]
             yield step, {n: each for n, each in tensors.items() if names is None or n in names}
 

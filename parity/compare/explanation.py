@@ -83,6 +83,8 @@ class _Search:
         self._step_before: dict[int, Tensors] = {}
 
     def found(self) -> Iterator[Explanation]:
+        if not all(self._first in tensors for tensors in self._now):
+            return  # not recorded whole
         if self._step and self._rung == "gradient" and (told := self._accumulated()):
             yield Explanation(self._first, told)
             return

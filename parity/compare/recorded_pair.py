@@ -6,13 +6,14 @@ the first side recorded them).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.compare.by_statistics import HOW
 from parity.compare.declared_bounds import Bound, Bounds, declared_tolerances
 from parity.compare.explanation import explain
 from parity.compare.measured_bounds import MeasuredBounds
@@ -22,6 +23,7 @@ from parity.compare.steps import StepBounds, compare_step
 from parity.compare.tensors import Distance, Mismatch, check_numbers, compare_tensor
 from parity.compare.verdict import Verdict
 from parity.trace.reader import Trace
+from parity.trace.reduced import Reduced
 from parity.trace.rungs import rung_of, rungs
 from parity.trace.side import labels_of
 from parity.trace.tolerances import EXACT, Tolerance
@@ -37,11 +39,14 @@ class PairVerdict(Verdict):
       tensors: the names of the tensors, in the order of computation.
       loss: the name of the tensor that the figures show as the loss; None if there is none.
       bounds: the bounds that were used, in the order of the rungs.
+      by_statistics: name of a tensor of which a side recorded no more -> what was compared
+        instead of its elements, the least telling of all steps.
     """
 
     tensors: Sequence[str] = ()
     loss: str | None = None
     bounds: Sequence[Bound] = ()
+    by_statistics: Mapping[str, str] = field(default_factory=dict)
 
 
 def compare_pair(
@@ -77,7 +82,7 @@ def compare_pair(
     tensors = (
         {a: of_a, b: of_b}
         for (_, of_a), (_, of_b) in zip(  # noqa: B905  one may go on where the other was cut
-            first.steps(), second.steps()
+            first.everything(), second.everything()
         )
     )
     comparison.compare(tensors, numbers=numbers)
@@ -96,6 +101,7 @@ def compare_pair(
         tensors=comparison.tensors,
         loss=comparison.loss,
         bounds=bounds.used(),
+        by_statistics=comparison.by_statistics,
         explanations=explain(traces, sides, comparison.mismatches),
     )
 
@@ -116,6 +122,7 @@ class _PairComparison(StepComparison):
         self._sides, self._bounds, self.history = sides, bounds, history
         self.tensors: list[str] = []
         self.loss: str | None = None
+        self.by_statistics: dict[str, str] = {}
         self.worst = {sides: {}}
 
     def _step(self, step: int, tensors: Mapping[str, Tensors], *, judge: bool) -> None:
@@ -143,6 +150,10 @@ class _PairComparison(StepComparison):
         known = self.worst[self._sides]
         found = compare_step(a, b, self._sides, step, names, bounds, known, types=True)
         self._add([found])
+        for name, distance in found.distances.items():
+            before = self.by_statistics.get(name, distance.by)
+            if distance.by:
+                self.by_statistics[name] = max(before, distance.by, key=HOW.index)
         wrong = [*self._between_ranks(step, names), *found.mismatches]
         self.mismatches = tuple(sorted(wrong, key=lambda each: names.index(each.place.tensor)))
         # neither is drawn where one is no single number, which is a mismatch
@@ -230,11 +241,15 @@ def _in_order(tensors: Tensors) -> list[str]:
 
 def _loss(tensors: Tensors) -> str | None:
     """Return which tensor the figures show as the loss."""
-    single = [n for n, each in tensors.items() if rung_of(n) == "loss" and each.size == 1]
+    single = [n for n, each in tensors.items() if rung_of(n) == "loss" and _is_number(each)]
     return "loss/global" if "loss/global" in single else next(iter(single), None)
 
 
 def _value(tensors: Tensors, name: str | None) -> float | None:
-    if name is None or name not in tensors or tensors[name].size != 1:
+    if name is None or name not in tensors or not _is_number(tensors[name]):
         return None
     return float(tensors[name].reshape(()))
+
+
+def _is_number(tensor: np.ndarray | Reduced) -> bool:
+    return isinstance(tensor, np.ndarray) and tensor.size == 1

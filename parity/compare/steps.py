@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from parity.compare.by_statistics import compare_reduced
 from parity.compare.findings import Finding, find_in_step
 from parity.compare.tensors import (
     Distance,
@@ -14,6 +15,7 @@ from parity.compare.tensors import (
     magnitude,
     other_type,
 )
+from parity.trace.reduced import Reduced
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import RoundingMultiple, Tolerance
 
@@ -97,6 +99,9 @@ def compare_step(
                 alike = (each for each in names if each in b and each.startswith(f"{kind}/"))
                 largest[kind] = max((magnitude(b[each]) for each in alike), default=0.0)
             of_kind = largest.get(kind, 0.0)
+            if isinstance(a[name], Reduced) or isinstance(b[name], Reduced):
+                assert not isinstance(bound, RoundingMultiple)  # no pair has such
+                return compare_reduced(a[name], b[name], sides, step, name, bound, of_kind)
             return compare_tensor(a[name], b[name], sides, step, name, bound, most, of_kind)
 
         distance, mismatch = _judged(name, bounds, compare, most)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import NumericFailure
+from parity.trace.reduced import Reduced
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import RoundingMultiple, Tolerance
 
@@ -45,12 +46,14 @@ class Distance:
       where: the place of `relative`.
       used: the largest share of the allowed difference; above 1 is a mismatch. None: not
         judged.
+      by: what was compared instead of the elements; empty: the elements were.
     """
 
     absolute: float = 0.0
     relative: float = 0.0
     where: Place | None = None
     used: float | None = None
+    by: str = ""
 
     def add(self, other: "Distance") -> None:
         """Add another comparison."""
@@ -171,7 +174,11 @@ def compare_tensor(
 
 
 def other_type(
-    a: np.ndarray, b: np.ndarray, sides: tuple[str, str], step: int, name: str
+    a: np.ndarray | Reduced,
+    b: np.ndarray | Reduced,
+    sides: tuple[str, str],
+    step: int,
+    name: str,
 ) -> Mismatch | None:
     """Return the mismatch of two tensors of different types; None if they are of one type.
 
@@ -184,8 +191,10 @@ def other_type(
     return Mismatch(sides, Place(step, name, ()), problem=f"type {a.dtype} against {b.dtype}")
 
 
-def magnitude(array: np.ndarray) -> float:
+def magnitude(array: np.ndarray | Reduced) -> float:
     """Return the largest magnitude in an array; NaN if it holds one, zero if it is empty."""
+    if isinstance(array, Reduced):
+        return array.magnitude
     if not array.size:
         return 0.0
     return float(np.maximum(float(array.max()), -float(array.min())))
@@ -202,7 +211,7 @@ def flips(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def check_numbers(
-    tensors: Mapping[str, np.ndarray], side: str, step: int, names: Sequence[str]
+    tensors: Mapping[str, Any], side: str, step: int, names: Sequence[str]
 ) -> None:
     """Check that a recorded step holds only finite numbers.
 
@@ -214,8 +223,12 @@ def check_numbers(
             # a score of -inf means that a search found fewer hypotheses, a perplexity of inf
             # that the exponential of the loss overflows
             continue
-        if name in tensors and not np.all(np.isfinite(tensors[name])):
-            array = tensors[name]
+        array = tensors.get(name)
+        if isinstance(array, Reduced):
+            if array.nan or array.infinite:
+                found = f"{array.nan} NaN and {array.infinite} infinities"
+                raise NumericFailure(f"{side}: {found} in {name}, step {step}")
+        elif array is not None and not np.all(np.isfinite(array)):
             index = tuple(map(int, np.argwhere(~np.isfinite(array))[0])) if array.ndim else ()
             place = Place(step, name, index)
             raise NumericFailure(f"{side}: {array[index]} in {place}{_replica(tensors, place)}")

@@ -11,8 +11,9 @@ import numpy as np
 from parity.align.names import Key, NameMap, Rename
 from parity.base.errors import UsageError
 from parity.base.text import some_of
-from parity.trace.folder import DTYPES, LAST_STEP
+from parity.trace.folder import DTYPES, FORMAT, LAST_STEP, WITH_REDUCED
 from parity.trace.header import check_sources
+from parity.trace.reduced import FULL, Detail, check_detail
 from parity.trace.rungs import rung_of
 from parity.trace.tolerances import Tolerance, check_declared
 from parity.trace.writer import Writer
@@ -41,6 +42,10 @@ class Recorder:
       sources: name of a tensor in this side's code, or the beginning of several up to a slash
         behind the rung -> the line that made it, such as "net.py:12 (Net)", for the first lines
         of a report.
+      detail: how much of each tensor is recorded: "full"; "statistics": min, max, mean, norm
+        and a checksum; "sample": these and up to 1,024 elements, the same ones in every trace.
+        Or pattern of shared names -> one of these: the first that fits counts, and a tensor
+        that none fits is recorded in full.
       same_tensors: whether every step must hold the tensors of the first one.
 
     Raises:
@@ -59,6 +64,7 @@ class Recorder:
         versions: Mapping[str, str] | None = None,
         facts: Mapping[str, Any] | None = None,
         sources: Mapping[str, str] | None = None,
+        detail: Detail = FULL,
         same_tensors: bool = True,
     ):
         if not str(framework).strip() or not str(framework).isprintable():
@@ -67,8 +73,11 @@ class Recorder:
             raise UsageError(f"dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
         check_declared(tolerances or {})
         check_sources(sources or {})
+        check_detail(detail)
+        self._detail = detail
         self._map, self._dtype = NameMap(names or {}), np.dtype(dtype)
         header = {
+            "format": FORMAT if detail == FULL else WITH_REDUCED,
             "framework": str(framework),
             "dtype": dtype,
             "run": dict(run or {}),
@@ -123,9 +132,9 @@ class Recorder:
             arrays = {
                 given: self._array(step, given, name, tensors[given]) for given in source.given
             }
-            found[name] = source.value(arrays)
+            found[name] = _pairs(source.value(arrays))
         self._check_names(step, found, self._map.unused(sources), partial)
-        self._writer.step(int(step), found)
+        self._writer.step(int(step), found, self._detail)
         self._last = int(step)
         if self._first is None:
             self._first = self._last, frozenset(found)
@@ -148,18 +157,17 @@ class Recorder:
 
     def _array(self, step: int, given: str, name: str, value: Any) -> np.ndarray:
         try:
-            array = np.asarray(value)
+            array = savable(value)
         # frameworks raise these for a tensor that requires a gradient, or is on another device
         except (TypeError, ValueError, RuntimeError) as error:
             message = " ".join(str(error).split())
             raise UsageError(f"step {step}: tensor {given!r} is no array: {message}") from None
-        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        if not is_number(array.dtype):
             raise UsageError(
                 f"step {step}: tensor {given!r} holds {array.dtype}; allowed: bool, integers, "
-                "float16 to float64"
+                "float8 to float64, complex64, complex128"
             )
-        narrower = array.dtype.kind == "f" and array.dtype.itemsize < self._dtype.itemsize
-        if narrower and rung_of(name) not in ("batch", "decode"):
+        if is_narrower(array.dtype, self._dtype) and rung_of(name) not in ("batch", "decode"):
             raise UsageError(
                 f"step {step}: tensor {given!r} is {array.dtype}; allowed in a side of dtype "
                 f"{self._dtype}: nothing less precise"
@@ -183,3 +191,28 @@ class Recorder:
                 f"step {step}: lacks {some_of(missing)}, which step {first} had; allowed with "
                 "partial=True"
             )
+
+
+def savable(value: Any) -> np.ndarray:
+    """Return an array of NumPy's own types: others (bfloat16, float8) as float32, exactly."""
+    array = np.asarray(value)
+    if array.dtype.isbuiltin != 2:
+        return array
+    return array.astype(np.int8 if "int" in array.dtype.name else np.float32)
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Return whether tensors of a type can be recorded."""
+    return (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.char in "FD"
+
+
+def is_narrower(dtype: np.dtype[Any], side: np.dtype[Any]) -> bool:
+    """Return whether a type of real or complex numbers is less precise than a side's."""
+    return dtype.kind in "fc" and np.finfo(dtype).eps > np.finfo(side).eps
+
+
+def _pairs(array: np.ndarray) -> np.ndarray:
+    """Return complex numbers as a last axis of real and imaginary part."""
+    if array.dtype.kind != "c":
+        return array
+    return np.stack([array.real, array.imag], axis=-1)

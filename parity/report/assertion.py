@@ -31,7 +31,8 @@ class Report(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         rungs = ", ".join(
-            f"{rung} {each['worst_relative']:.1e}" for rung, each in self["rungs"].items()
+            f"{rung} {'-' if (far := each['worst_relative']) is None else f'{far:.1e}'}"
+            for rung, each in self["rungs"].items()
         )
         first = f"{self['verdict']}: {headline(self)}"
         return f"<pre>{escape(first)}\nworst relative distances: {escape(rungs)}</pre>"

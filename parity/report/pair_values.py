@@ -4,9 +4,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from parity.compare.by_statistics import CHECKSUMS
 from parity.compare.recorded_pair import PairVerdict
 from parity.report.values import made_here, verdict_values
 from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of
 
 _NO_ORACLE = "there is no oracle for this pair to say which side is right"
 
@@ -32,6 +34,9 @@ def pair_values(
     found = verdict_values(verdict)
     for rung, values in found["rungs"].items():
         values["allowed"] = [bound.to_json() for bound in verdict.bounds if bound.is_for(rung)]
+        mine = [verdict.by_statistics.get(n) for n in verdict.tensors if rung_of(n) == rung]
+        if all(by not in (None, CHECKSUMS) for by in mine):  # no distance of elements is known
+            values |= {"worst_absolute": None, "worst_relative": None}
     found["bounds"] = [bound.to_json() for bound in verdict.bounds]
     if "first_mismatch" in found:
         first, wrong = verdict.mismatches[0], len(verdict.mismatches)
@@ -52,6 +57,7 @@ def pair_values(
     return {
         "verdict": found["verdict"],
         "only": dict(only or {}),
+        "by_statistics": dict(verdict.by_statistics),
         "network": "pair",
         "pair": sides,
         "tensors": len(verdict.tensors),

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from parity.base.text import counted, escaped
+from parity.base.text import counted, escaped, some_of
 from parity.compare.declared_bounds import MEASURED, NOBODY
 from parity.report.mismatch import first_lines, mismatch_text
 from parity.report.table import wrapped
@@ -96,6 +96,13 @@ def notes(values: dict[str, Any]) -> list[str]:
         lines += [
             f"Not compared, because only {label} has them: {', '.join(names)}."
             for label, names in values["only"].items()
+        ]
+        by: dict[str, list[str]] = {}
+        for name, how in values["by_statistics"].items():
+            by.setdefault(how, []).append(name)
+        lines += [
+            f"Judged by {how}, not element by element: {some_of(names)}."
+            for how, names in by.items()
         ]
         return [*lines, used, *_declarations(values["runs"][0]["bounds"])]
     isolated = any("isolated" in run for run in values["runs"])
@@ -219,6 +226,8 @@ def verdict_line(values: dict[str, Any]) -> str:
         for known in run.get("known_differences", [])
         if known["first"] is not None
     }
+    if judged := values.get("by_statistics"):
+        lacking.append(f"{counted(len(judged), 'tensor')} judged by statistics")
     notes = [*lacking, *([f"{count} case{'s' * (count > 1)} not covered"] if count else [])]
     notes += [f"a known difference of {side}" for side in sorted(sides)]
     notes += [

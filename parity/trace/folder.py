@@ -14,7 +14,8 @@ from parity.base.files import CONFIG, UNFINISHED, written_by_run
 from parity.base.locks import LOCK
 
 FORMAT = 7  # 7: CRC-32, four times as fast as the SHA-256 of 6, and enough against accidents
-FORMATS = (6, FORMAT)  # that can be read
+WITH_REDUCED = 8  # the same, with tensors that are not there whole
+FORMATS = (6, FORMAT, WITH_REDUCED)  # that can be read
 
 DTYPES = ("float64", "float32")
 LAST_STEP = 999_999  # six digits in the name of its file

@@ -11,6 +11,7 @@ import numpy as np
 from parity.base.errors import UsageError
 from parity.trace.folder import clear_trace
 from parity.trace.reader import Trace, Unequal
+from parity.trace.reduced import Reduced
 
 # Names that begin so hold a batch's rows or means over them; all else is alike on all ranks.
 _OF_ROWS = ("batch", "forward", "loss", "activation_gradient")
@@ -129,12 +130,17 @@ class Ranks(Trace):
             names = self._names([line["digests"] for line in lines])
             yield {"step": lines[0]["step"], "kind": "", "digests": dict.fromkeys(names, "")}
 
-    def steps(
+    def everything(
         self, chosen: Container[int] | None = None
-    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        for found in zip(*(trace.steps(chosen) for trace in self._ranks), strict=False):
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        for found in zip(*(trace.everything(chosen) for trace in self._ranks), strict=False):
             self._check_step([step for step, _ in found])
             step, ranks = found[0][0], [tensors for _, tensors in found]
+            for name in (n for each in ranks for n in each if isinstance(each[n], Reduced)):
+                raise UsageError(
+                    f"{self.folder}: {name} is not recorded whole, and ranks cannot be put "
+                    "together from statistics; allowed: detail full"
+                )
             yield step, self._joined(step, ranks)
 
     def read(self, step: int) -> dict[str, np.ndarray]:

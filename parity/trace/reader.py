@@ -16,6 +16,7 @@ from parity.base.files import open_regular, read_file, reason
 from parity.base.text import parse_json
 from parity.trace.folder import DIGESTS, LAST_STEP, RECORDING, step_file
 from parity.trace.header import check_header
+from parity.trace.reduced import Reduced, read_reduced
 
 # (rank, tensor) of two ranks of one training that should hold the same and do not
 Unequal = tuple[tuple[int, np.ndarray], tuple[int, np.ndarray]]
@@ -73,7 +74,9 @@ class Trace:
         return {}
 
     def index(self) -> list[dict[str, Any]]:
-        """Return the finished steps: [{"step", "kind", "digests": {tensor: digest}}].
+        """Return the finished steps: [{"step", "kind", "digests", "reduced"}].
+
+        The last two are tensor -> digest, and tensor -> what stands for it, as plain values.
 
         Raises:
           UsageError: if a line cannot be read.
@@ -110,16 +113,17 @@ class Trace:
                     values = parse_json(line)
                     step = values["step"]
                     (kind,) = DIGESTS.keys() & values.keys()
-                    digests = dict(values[kind])
+                    digests, reduced = dict(values[kind]), dict(values.get("reduced", {}))
                     if type(step) is not int:
                         raise TypeError
                     if not last < step <= LAST_STEP:
                         told = f"{path}, line {number}: step is {shortened(step)}"
                         raise UsageError(f"{told}; allowed: {last + 1} to {LAST_STEP}")
-                    if not all(isinstance(each, str) for each in digests.values()):
+                    texts = all(isinstance(each, str) for each in digests.values())
+                    if not texts or reduced.keys() - digests.keys():
                         raise TypeError
                     last = step
-                    yield {"step": step, "kind": kind, "digests": digests}
+                    yield {"step": step, "kind": kind, "digests": digests, "reduced": reduced}
         except FileNotFoundError:
             return
         except OSError as error:
@@ -142,18 +146,27 @@ class Trace:
     ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield (step, tensors) one by one, in the order recorded, checked as `read` does.
 
+        Tensors that were not recorded whole are left out; `everything` has them, too.
+
         Args:
           chosen: the steps that are read; None: all.
 
         Raises:
           UsageError: if a step is missing, truncated, or not what was written.
         """
+        for step, tensors in self.everything(chosen):
+            yield step, _whole(tensors)
+
+    def everything(
+        self, chosen: Container[int] | None = None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield what `steps` does, with a `Reduced` for each tensor that is not there whole."""
         for line in self.lines():
             if chosen is None or line["step"] in chosen:
                 yield line["step"], self._checked(line)
 
     def read(self, step: int) -> dict[str, np.ndarray]:
-        """Return the tensors of a step, checked against their digests.
+        """Return the whole tensors of a step, checked against their digests.
 
         Raises:
           UsageError: if the step is missing, truncated, or not what was written.
@@ -162,13 +175,36 @@ class Trace:
             self._lines = {line["step"]: line for line in self.lines()}
         if step not in self._lines:
             raise UsageError(f"{self.folder}: step {step} was never finished")
-        return self._checked(self._lines[step])
+        return _whole(self._checked(self._lines[step]))
 
-    def _checked(self, line: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def read_all(self, step: int) -> dict[str, np.ndarray]:
+        """Return what `read` does, of a step whose tensors are all whole.
+
+        Raises:
+          UsageError: also if one is not.
+        """
+        ((_, tensors),) = self.everything([step])
+        for name, each in tensors.items():
+            if isinstance(each, Reduced):
+                raise UsageError(
+                    f"{self.folder}: {name} is not recorded whole in step {step}, which is "
+                    "needed here; allowed: detail full"
+                )
+        return tensors
+
+    def _checked(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tensors of a line's step in the order recorded."""
         path = self.folder / step_file(line["step"])
-        tensors, recorded, digest = read_step(path), line["digests"], DIGESTS[line["kind"]]
+        recorded, digest = line["digests"], DIGESTS[line["kind"]]
+        tensors: dict[str, Any] = dict(read_step(path))
+        try:
+            for name, values in line["reduced"].items():
+                tensors[name] = read_reduced(values, recorded[name], tensors.get(name))
+        except (KeyError, OverflowError, TypeError, ValueError):
+            raise UsageError(f"{path}: tensor {name!r} is not what was recorded") from None
         for name in sorted(recorded.keys() | tensors.keys()):
+            if name in line["reduced"]:
+                continue
             if name not in tensors or digest(tensors[name]) != recorded.get(name):
                 raise UsageError(f"{path}: tensor {name!r} is not what was recorded")
         return {name: tensors[name] for name in recorded}
@@ -250,6 +286,10 @@ class View(Trace):
 
     def number(self, step: int, name: str) -> float | None:
         return self._whole.number(step, name)
+
+
+def _whole(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: each for name, each in tensors.items() if not isinstance(each, Reduced)}
 
 
 def _how_to_record(folder: Path) -> str:

@@ -3,7 +3,8 @@
 A trace is a folder that any program can read; parity/trace/TRACE.md describes it in full:
 
     trace.json           what ran: format, framework, spec, replicas, versions
-    steps.jsonl          a line per finished step: {"step", "crc32": {tensor: digest}}
+    steps.jsonl          a line per finished step: {"step", "crc32": {tensor: digest}}, and
+                         "reduced": the statistics of tensors that are not there whole
     step-000000.safetensors   the tensors of that step, by name
     config.yaml               of a training by train.py: its options, for --config
 
@@ -47,6 +48,7 @@ from parity.trace.folder import (
     step_files,
     trace_files,
 )
+from parity.trace.reduced import FULL, Detail, detail_of, reduce
 
 
 class Writer:
@@ -87,8 +89,12 @@ class Writer:
         except OSError as error:
             raise UsageError(f"{self._path}: cannot be written: {reason(error)}") from None
 
-    def step(self, step: int, tensors: Mapping[str, np.ndarray]) -> None:
+    def step(self, step: int, tensors: Mapping[str, np.ndarray], detail: Detail = FULL) -> None:
         """Write the tensors of one step, and only then its line in the index.
+
+        Args:
+          detail: how much of them: "full", "sample" or "statistics", or patterns of names with
+            these.
 
         Raises:
           UsageError: if the folder cannot be written; the steps before this one stay readable.
@@ -104,9 +110,21 @@ class Writer:
         arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
         with ThreadPoolExecutor(1) as beside:  # neither holds Python's lock for long
             digests = beside.map(crc32, arrays.values())
+            details = {name: detail_of(name, detail) for name in arrays}
+            reduced = {
+                name: reduce(arrays[name], each)
+                for name, each in details.items()
+                if each != FULL
+            }
+            kept = {name: each for name, each in arrays.items() if name not in reduced}
+            for name, each in reduced.items():
+                if each.sample is not None:
+                    kept[name] = each.sample
             try:
-                write_whole(self.folder / step_file(step), _packed(arrays), durable=False)
+                write_whole(self.folder / step_file(step), _packed(kept), durable=False)
                 line = {"step": step, "crc32": dict(zip(arrays, digests, strict=True))}
+                if reduced:
+                    line["reduced"] = {name: each.to_json() for name, each in reduced.items()}
                 self._append(f"{json.dumps(line)}\n".encode())
             except UsageError as error:
                 raise UsageError(f"{error}; the trace holds {self._last}") from None

@@ -13,13 +13,16 @@ from parity.align.names import Key, Rename
 from parity.base.errors import UsageError
 from parity.base.machine import usable_cores
 from parity.pair.perturbation import asked_for
-from parity.pair.recorder import Recorder
+from parity.pair.recorder import Recorder, is_narrower, is_number, savable
 from parity.trace.ranks import rank_folder
+from parity.trace.reduced import FULL, Detail
 from parity.trace.rungs import RUNGS
 from parity.trace.tolerances import Tolerance
 from parity.watch.modules import sources
 
 _NO_STEP = "the optimizer made none; allowed: the one that the loop trains with"
+
+_DOUBLE = {"float64", "complex128"}
 
 
 class Recording:
@@ -41,6 +44,7 @@ class Recording:
       modules: patterns of names of modules, such as "encoder.*"; only their outputs and
         activation gradients are recorded. None: all.
       rungs: first parts of names, such as "gradient"; only they are recorded. None: all.
+      detail: how much of each tensor is recorded, as for `Recorder`.
       side: what reports call this side.
       ranks: of which rank of how many this process is; each writes a folder of its own, such as
         `rank-0`, in `folder`. None: of one.
@@ -68,6 +72,7 @@ class Recording:
         steps: int | range | None = None,
         modules: Iterable[str] | None = None,
         rungs: Iterable[str] | None = None,
+        detail: Detail = FULL,
         side: str | None = None,
     ):
         if steps is not None and not isinstance(steps, range) and not _whole(steps):
@@ -83,12 +88,14 @@ class Recording:
             if rung not in RUNGS:
                 raise UsageError(f"rungs holds {rung!r}; allowed: {', '.join(RUNGS)}")
         kinds = set(dtypes)
-        self._dtype = np.dtype("float64" if kinds == {"float64"} else "float32")
+        self._dtype = np.dtype("float64" if kinds and kinds <= _DOUBLE else "float32")
         asked = asked_for(Path(folder))
         folder, self.perturbation = asked.folder, asked.perturbation
         self.is_given = bool(asked.given)
         self._given, self._given_step, self._taken = asked.given, asked.step, False
         rank, count = _checked((0, 1) if ranks is None else ranks)
+        if count > 1 and detail != FULL:
+            raise UsageError(f"detail is {detail!r}; allowed on several ranks: {FULL}")
         of_ranks = {"rank": rank, "ranks": count} if count > 1 else {}
         self._recorder = Recorder(
             rank_folder(folder, rank, count),
@@ -100,6 +107,7 @@ class Recording:
             versions={"python": platform.python_version(), **versions},
             facts={"parameters": sorted(kinds), "cores": usable_cores(), **of_ranks, **facts},
             sources=sources(facts["modules"]),
+            detail=detail,
             same_tensors=False,
         )
         self._step, self._began = 0, False
@@ -136,16 +144,17 @@ class Recording:
           replace: whether it takes the place of one of the same name; otherwise it gets a
             number, as a further call does.
         """
-        array = np.asarray(value)
-        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        array = savable(value)
+        if not is_number(array.dtype):
             return
-        narrow = array.dtype.kind == "f" and array.dtype.itemsize < self._dtype.itemsize
+        if is_narrower(array.dtype, self._dtype):
+            array = array.astype(np.result_type(array.dtype, self._dtype))
         full = whole = f"{rung}/{name}"
         number = 0
         while not replace and whole in self._found:
             number += 1
             whole = f"{full}#{number}"
-        self._found[whole] = array.astype(self._dtype) if narrow else array
+        self._found[whole] = array
 
     def given(self, rung: str, name: str) -> np.ndarray | None:
         """Return what takes the place of a module's output, or its gradient, in this step."""

@@ -456,7 +456,7 @@ UNLIKE = {
     ),
     "run": (
         lambda pair: pair(of_a={"run": {"rate": 1, "b": 2}}, of_b={"run": {"rate": 3, "b": 2}}),
-        "original and port are not of the same run: run differs: rate 1 against 3",
+        "original and port are not of the same run: run differs: 'rate' 1 against 3",
     ),
     "kind": (
         lambda pair: (

@@ -6,7 +6,7 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-all thorough hunt-once crashes signals torch jax horovod horovod-test gpu gpu-test \
-    parity hunt fuzz lock wheel clean
+    gallery parity hunt fuzz lock wheel clean
 unexport PYTHONHOME PYTHONPATH
 
 # The interpreter to make .venv from. By default the first candidate that runs and is 3.10,
@@ -51,6 +51,8 @@ help:
 	make setup   only set up: what requirements.lock pins, in .venv
 	make torch   set up, and install PyTorch in .venv, which more of the tests then compare with
 	make jax     set up, and install JAX, flax and optax in .venv: its trainings are then tested, too
+	make gallery  set up, and install those, PyTorch, torchvision and transformers in .venv, whose
+	             models the thorough tests then compare with their ports
 	make horovod set up, and make .venv-horovod, in which the strategy horovod runs: it has a
 	             TensorFlow of its own, and Horovod is compiled (3 minutes)
 	make horovod-test  make that, and run the tests of the strategy
@@ -91,7 +93,7 @@ test-all: test thorough
 	$(MAKE) hunt-once
 
 thorough: setup
-	@$(VENV_PYTHON) -m pytest $(IN_WORKERS) -m "thorough and not horovod" $(PYTEST_FLAGS)
+	@$(VENV_PYTHON) -m pytest $(IN_WORKERS) -m "thorough and not horovod and not jax" $(PYTEST_FLAGS)
 
 # The sides and kinds of kernel take turns.
 hunt-once: setup
@@ -230,6 +232,17 @@ jax: setup
 	$(CONSTRAINTS)
 	.venv/bin/uv pip install --quiet --python $(VENV_PYTHON) --constraints .venv/constraints \
 	    --group jax
+
+# At the version of PyTorch that is there: torchvision asks for one, and would replace it.
+gallery: torch jax
+	@if $(VENV_PYTHON) -c 'import torchvision, transformers' 2>/dev/null; then exit 0; fi
+	base=$$($(VENV_PYTHON) -c 'import sys; print(sys._base_executable)')
+	$(INDEX_OF_PIP)
+	$(CONSTRAINTS)
+	of_torch='from importlib.metadata import version; print("torch==" + version("torch"))'
+	$(VENV_PYTHON) -c "$$of_torch" | cut -d+ -f1 >>.venv/constraints
+	.venv/bin/uv pip install --quiet --python $(VENV_PYTHON) --constraints .venv/constraints \
+	    --group gallery
 
 horovod: $(HOROVOD)/ready
 

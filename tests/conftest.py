@@ -112,7 +112,7 @@ OPTIONAL = {
     "gallery": (
         lambda: all(importlib.util.find_spec(name) for name in ("torchvision", "transformers")),
         "PARITY_REQUIRE_GALLERY",
-        "no torchvision and transformers: pip installs them and their models are compared too",
+        "no torchvision and transformers: `make gallery` installs them and they run too",
     ),
     "hosts": (two_hosts.possible, two_hosts.REQUIRED, two_hosts.HOW_TO_GET),
     "compiler": (

@@ -36,7 +36,7 @@ def test_a_mistake_is_found_where_names_are_the_same(original, tmp_path, capsys,
     assert run(capsys, "localise", original, original, "--", "false") == ["verdict: match"]
 
 
-@pytest.mark.parametrize("port", ["paddle", "keras"])
+@pytest.mark.parametrize("port", ["paddle", pytest.param("keras", marks=pytest.mark.thorough)])
 def test_both_of_two_mistakes_are_found_at_once(original, tmp_path, port, capsys, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     mapping, weights, folder = (tmp_path / name for name in ("map.yaml", "weights", "port"))

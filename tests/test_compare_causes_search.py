@@ -36,6 +36,7 @@ MISTAKES = {
         "a norm that leaves out softmax/kernel",
         "clipping that divides by the norm plus 1e-06",
         "an update by the learning rate of the next epoch",
+        "an update by 2 times the learning rate, the number of replicas",
     ],
     "sentences": [
         "a state that goes on changing past the end of each row",

@@ -672,13 +672,19 @@ def _updates(case: WrongStep) -> Iterator[Suspect]:
     yield suspect("no update of the weights", moved(0), faults="lost-update")
     if training.optimizer == "sgd" and case.before is not None:
         yield solved("a momentum of {} in SGD", partial(_momentum, case.before), (0.0, 0.9))
-    several = "mirrored-updated-per-replica mirrored-rate-times-replicas"
+    several = "update-applied-twice mirrored-updated-per-replica mirrored-rate-times-replicas"
+    for number, words in case.counts().items():
+        yield suspect(
+            f"an update by {number} times the learning rate, the number of {words}",
+            by_rate(partial(lambda rate, by: rate * by, by=number)),
+            faults=several,
+        )
     yield solved(
         "an update by {} times the learning rate",
         lambda factor: by_rate(lambda rate: rate * factor),
         (1.0, 0.5),
         name="an update by a multiple of the learning rate",
-        faults=f"update-applied-twice {several}",
+        faults=several,
     )
     wrong = [name.removeprefix("weight/") for name in case.wrong if name.startswith("weight/")]
     if 0 < len(wrong) < len(case.parameters()):

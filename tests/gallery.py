@@ -50,6 +50,25 @@ class Entry(Run):
         return make and make(self)
 
 
+def import_torchvision():
+    """Import torchvision, of which a build for GPUs finds none of its operators without one.
+
+    The models here call none of them: that they are declared is enough, also for transformers.
+    """
+    import torch
+
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        for name in [each for each in sys.modules if each.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        for name in ("nms", "qnms"):
+            torch.library.define(
+                f"torchvision::{name}",
+                "(Tensor dets, Tensor scores, float threshold) -> Tensor",
+            )
+
+
 def torch_resnet(run):
     from torch import nn
     from torchvision.models import resnet18
@@ -465,6 +484,9 @@ DECLARED = {
 def train(side, folder, network, aligned):
     where = Path(folder, aligned, side)
     where.mkdir(parents=True, exist_ok=True)
+    if side == "torch":
+        with contextlib.suppress(ModuleNotFoundError):  # layers of PyTorch do without
+            import_torchvision()
     SIDES[side](Entry(network, aligned == "aligned"), where)
 
 

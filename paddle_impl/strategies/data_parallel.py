@@ -24,6 +24,7 @@ from paddle.base.dygraph import guard as dynamic_mode
 from paddle_impl.devices import replica_devices
 from paddle_impl.executor import ParallelExecutor
 from paddle_impl.strategies.parallel_executor import ParallelExecutorStrategy
+from parity.base.errors import RankLost
 from parity.base.interfaces import interface_of
 from parity.twins.processes.gathering import (
     gather_parts,
@@ -211,6 +212,10 @@ def _connect(group, place):
             # by itself gloo may listen on the loopback interface, where no other host is
             host = group.endpoints[group.rank].rsplit(":", 1)[0]
             os.environ["GLOO_SOCKET_IFNAME"] = interface_of(host)
-    # it would list the flags that engine.py sets
-    with dynamic_mode(place), redirect_stderr(StringIO()):
-        paddle.distributed.init_parallel_env()
+    try:
+        # it would list the flags that engine.py sets
+        with dynamic_mode(place), redirect_stderr(StringIO()):
+            paddle.distributed.init_parallel_env()
+    except RuntimeError as error:  # a stranger may have come to a port in a rank's place
+        told = str(error).strip().splitlines()[-1]
+        raise RankLost(f"the engine could not connect the ranks: {told}") from error

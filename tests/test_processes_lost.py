@@ -155,10 +155,10 @@ def test_what_is_asked_to_stop_while_it_starts_is_not_started_again(train):
 
 def test_a_signal_is_heard_as_soon_as_the_engine_has_started(frameworks, text, cache, tmp_path):
     """Whose own handler of SIGTERM only takes notice."""
-    started = "        return strategy\n"
+    started = "        self._log_devices(strategy.extended.worker_devices)\n"
     asks = "        import signal, time\n        os.kill(os.getppid(), signal.SIGTERM)\n"
     file = "tf_impl/strategies/multi_worker.py"
-    edits = (Edit(file, started, f"{asks}        time.sleep(5)\n{started}"),)
+    edits = (Edit(file, started, f"{started}{asks}        time.sleep(5)\n"),)
     given = {"strategy": "multi-worker", "processes": 2, "steps": STEPS, "data": text}
     given |= {"cache": cache, "out": tmp_path / "run"}
     status, _, errors = frameworks["tensorflow"].train(*flags(**given), edits=edits).wait()

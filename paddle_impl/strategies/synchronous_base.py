@@ -55,6 +55,11 @@ class Synchronous:
         self._decoder = None
         own = build.group.own(build.replicas)
         self._places = self._own_places(own.stop - own.start)
+        if build.log_device_placement:
+            for number, place in enumerate(self._places, own.start * self.stages):
+                replica, stage = divmod(number, self.stages)
+                of_stage = f", stage {stage}" if self.stages > 1 else ""
+                print(f"replica {replica}{of_stage}: {place}", flush=True)
         self._scope = paddle.static.Scope()
         with (
             use_kernels(self.build.kernels),

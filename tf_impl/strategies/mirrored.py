@@ -63,10 +63,16 @@ class Mirrored(Synchronous):
         """Let TensorFlow run eagerly; return the `tf.distribute.Strategy` with all replicas."""
         build = self.build
         devices = replica_devices(build.device, build.replicas)
+        self._log_devices(devices)
         start_eagerly(build, build.replicas)
         # logical CPUs share their memory: there is no ring to be gained by
         reduction = tf.distribute.ReductionToOneDevice() if build.device == "cpu" else None
         return tf.distribute.MirroredStrategy(devices, reduction)
+
+    def _log_devices(self, devices):
+        if self.build.log_device_placement:
+            for replica, device in enumerate(devices, self._own.start):
+                print(f"replica {replica}: {device}", flush=True)
 
     def _feed_specs(self, masks, isolate):
         types = feed_types(self.spec, masks, isolate)

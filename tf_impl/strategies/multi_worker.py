@@ -65,6 +65,7 @@ class MultiWorker(SeveralProcesses, Mirrored):
                 f"rank {group.rank} cannot listen at its address in TF_CONFIG, "
                 f"{os.environ.get('TF_CONFIG')}; allowed: a free port of this host"
             ) from None
+        self._log_devices(strategy.extended.worker_devices)
         return strategy
 
     def _feed_specs(self, masks, isolate):

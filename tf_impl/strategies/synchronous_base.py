@@ -77,6 +77,7 @@ class Synchronous:
             intra_op_parallelism_threads=build.threads,
             inter_op_parallelism_threads=replicas_at_once(devices, build.device),
             allow_soft_placement=True,
+            log_device_placement=build.log_device_placement,
         )
 
     def _build(self):

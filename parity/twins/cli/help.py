@@ -27,7 +27,7 @@ _GROUPS = {
         *("replicas", "strategy", "sync", "strategies", "stages", "micro_batches"),
         *("shard_weights", "schedule", "staleness", "processes", "servers", "hosts"),
         *("i_trust_this_network", "stall_seconds"),
-        *("kernels", "device", "threads", "peers", "jobs"),
+        *("kernels", "device", "threads", "log_device_placement", "peers", "jobs"),
     ),
     "Hosts and links": (*("links", "local", "compute", "per_host", "most"),),
     "Files": (

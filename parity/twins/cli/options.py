@@ -104,6 +104,7 @@ class TrainOptions(Options):
     trace_pending: int | None = option(None, "with --trace: pause while this many recorded steps have not been read yet [default: never pause]", at_least=1)
     isolate: bool = option(False, "with --trace: start every step from the oracle's weights, and feed every layer the oracle's inputs and gradients")
     profile: Path | None = option(None, "only measure where the time of --steps steps goes, and write trace.json, for chrome://tracing, and profile.json to this folder")
+    log_device_placement: bool = option(False, "print the device that each replica runs on")
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0, at_most=MOST_PENALTY)
     longest: int | None = option(None, _LONGEST, at_least=1)

@@ -213,6 +213,7 @@ def run_training(
             threads=layout.threads,
             isolate=options.isolate,
             evaluates=evaluates(options),
+            log_device_placement=options.log_device_placement,
         )
         with group.steps.start() if group.size > 1 else nullcontext():
             strategy = side.make_strategy(spec, build)

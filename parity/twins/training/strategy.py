@@ -32,6 +32,7 @@ class Build:
       isolate: whether to cut the network between its layers, so that each step can be fed the
         oracle's activations and gradients.
       evaluates: whether to build what `evaluate` needs.
+      log_device_placement: whether to print the device that each replica runs on.
       settings: the strategy's own settings.
       group: the processes that share the training, of which this is one.
     """
@@ -42,6 +43,7 @@ class Build:
     kernels: str = "fast"
     isolate: bool = False
     evaluates: bool = True
+    log_device_placement: bool = False
     settings: StrategySettings = field(default_factory=StrategySettings)
     group: ProcessGroup = field(default_factory=ProcessGroup)
 

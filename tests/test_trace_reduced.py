@@ -12,7 +12,7 @@ from parity.align.mapping import NameMapping, Row, write
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.cli.commands import parity
-from parity.trace.reduced import reduce
+from parity.trace.reduced import places, reduce
 
 SHAPE = (40, 60)
 BOUND = Tolerance(0.0, 1e-6, reason="measured")
@@ -117,16 +117,15 @@ def test_a_sample_sees_what_statistics_do_not(tmp_path, other):
         assert_match(a, b)
 
 
-def test_a_sample_of_a_transposed_tensor_has_the_same_elements(tmp_path):
-    whole, other = tensors_of(), tensors_of(changed("forward/a", ..., 1e-9))
-    other = {name: each.T for name, each in other.items()}
-    names = {
-        each.split("/")[1]: Rename(each.split("/")[1], "transpose") for each in ("x/x", "a/a")
-    }
-    a = record(tmp_path / "a", tensors=whole, detail="sample")
-    b = record(tmp_path / "b", tensors=other, names=names, detail="sample")
-    found = judged(assert_match(a, b))
-    assert found["forward/a"] == "statistics and a sample of elements"
+@pytest.mark.parametrize("shape", [(40, 60), (3, 7, 1000), (10**12, 4), (5,), ()])
+def test_a_sample_takes_the_same_indices_of_every_axis_of_one_size(shape):
+    found = places(shape)
+    assert 1 <= np.prod([len(each) for each in found]) <= 1024
+    for size, each in zip(shape, found, strict=True):
+        assert np.all(np.diff(each) > 0)
+        assert 0 <= each[0] <= each[-1] < size
+    for each, other in zip(found, places(shape[::-1])[::-1], strict=True):
+        np.testing.assert_array_equal(each, other)
 
 
 @pytest.mark.parametrize(

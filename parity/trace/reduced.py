@@ -22,6 +22,7 @@ _SAMPLED = 1024  # the most elements of a sample
 _BLOCK = 1 << 15
 # Where float32 can hold the squares; elsewhere float64 does.
 _SQUARES = 1e-12, 1e12
+_GOLDEN = 0.6180339887498949
 _KEYS = ("min", "max", "mean", "norm", "nan", "infinite")
 
 
@@ -162,7 +163,18 @@ def places(shape: tuple[int, ...]) -> list[np.ndarray]:
     most = _SAMPLED
     while math.prod(min(size, most) for size in shape) > _SAMPLED:
         most -= 1
-    return [np.sort(np.random.default_rng(size).permutation(size)[:most]) for size in shape]
+    return [_spread(size, min(size, most)) for size in shape]
+
+
+def _spread(size: int, count: int) -> np.ndarray:
+    """Return so many indices of an axis: multiples of the golden ratio, which has no period."""
+    if count == size:
+        return np.arange(size)
+    found, number = set[int](), 0
+    while len(found) < count:
+        number += 1
+        found.add(int(number * _GOLDEN % 1 * size))
+    return np.array(sorted(found))
 
 
 def joined(

@@ -100,7 +100,7 @@ def test_what_cannot_be_carried_to_the_bit_is_refused(trained, tmp_path, capsys)
         "iteration of SGD is '-1.0', from which": with_tensors(
             **{"model/iteration": np.int64(-1)}
         ),
-        "step 0 lacks the weight of 'sequential/dense": lambda tensors: {
+        "the step lacks 'weight/sequential/dense": lambda tensors: {
             name: x for name, x in tensors.items() if not name.startswith("weight/")
         },
     }

@@ -288,4 +288,4 @@ def test_weights_are_carried_over_only_if_they_are_whole(tmp_path, capsys):
     assert main(parity, command) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1
-    assert "lacks the initial of 'a'" in told
+    assert "the step lacks 'initial/a'" in told

@@ -14,26 +14,21 @@ from parity.base.text import some_of
 
 Tensors = Mapping[str, np.ndarray]
 
-# (framework, optimiser, slot) -> what it holds
+# (framework, optimiser) -> what it keeps -> what it calls that
 _SLOTS = {
-    ("torch", "adam", "exp_avg"): "mean",
-    ("paddle", "adam", "moment1"): "mean",
-    ("keras", "adam", "momentum"): "mean",
-    ("torch", "adam", "exp_avg_sq"): "square",
-    ("paddle", "adam", "moment2"): "square",
-    ("keras", "adam", "velocity"): "square",
-    ("jax", "optax", "mu"): "mean",
-    ("jax", "optax", "nu"): "square",
-    ("jax", "optax", "trace"): "momentum",
-    ("torch", "sgd", "momentum_buffer"): "momentum",
-    ("paddle", "momentum", "velocity"): "momentum",
-    ("keras", "sgd", "momentum"): "momentum",  # times the rate, with the other sign
-    ("torch", "rmsprop", "square_avg"): "square",
-    ("paddle", "rmsprop", "mean_square"): "square",
-    ("keras", "rmsprop", "velocity"): "square",
-    ("torch", "adagrad", "sum"): "sum",
-    ("paddle", "adagrad", "moment"): "sum",
-    ("keras", "adagrad", "accumulator"): "sum",
+    ("torch", "adam"): {"mean": "exp_avg", "square": "exp_avg_sq"},
+    ("paddle", "adam"): {"mean": "moment1", "square": "moment2"},
+    ("keras", "adam"): {"mean": "momentum", "square": "velocity"},
+    ("jax", "optax"): {"mean": "mu", "square": "nu", "momentum": "trace"},
+    ("torch", "sgd"): {"momentum": "momentum_buffer"},
+    ("paddle", "momentum"): {"momentum": "velocity"},
+    ("keras", "sgd"): {"momentum": "momentum"},  # times the rate, with the other sign
+    ("torch", "rmsprop"): {"square": "square_avg"},
+    ("paddle", "rmsprop"): {"square": "mean_square"},
+    ("keras", "rmsprop"): {"square": "velocity"},
+    ("torch", "adagrad"): {"sum": "sum"},
+    ("paddle", "adagrad"): {"sum": "moment"},
+    ("keras", "adagrad"): {"sum": "accumulator"},
 }
 HOLDS_RATE = ("keras", "sgd")
 STEPS = "steps"
@@ -51,8 +46,7 @@ def _kind(name: str) -> str:
 
 def slots_of(framework: str, kind: str) -> dict[str, str]:
     """Return what an optimiser of a class keeps -> what the framework calls that slot."""
-    mine = framework, _kind(kind)
-    return {each: slot for (*of, slot), each in _SLOTS.items() if tuple(of) == mine}
+    return _SLOTS.get((framework, _kind(kind)), {})
 
 
 def recorded_state(

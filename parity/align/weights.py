@@ -41,10 +41,12 @@ def carried(
     tensors = trace.read(trace.numbers()[0] if after is None else after)
     rung = "initial" if after is None else "weight"
     parts = mapping.parameters().values()
-    own = {n.removeprefix(f"{rung}/"): x for n, x in tensors.items() if n.startswith(rung)}
+    start = f"{rung}/"
+    own = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
     found = _in_other_terms(own, parts, side, terms=True)
     if missing := sorted({n for each in parts for n in each[1 - side].names} - found.keys()):
-        raise UsageError(f"{trace.folder}: step {after} lacks the {rung} of {some_of(missing)}")
+        lacking = some_of([start + name for name in missing])
+        raise UsageError(f"{trace.folder}: the step lacks {lacking}")
     if after is not None:
         framework, facts = framework_of(trace), trace.header["facts"]
         state, steps = recorded_state(framework, facts.get("optimizer"), tensors)

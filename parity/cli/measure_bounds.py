@@ -91,8 +91,8 @@ def run_again(trace: Trace, command: Sequence[str], to: Path, **asked: Any) -> T
     finally:
         _end(process)
     if process.returncode:
-        last = next(iter(printed.strip().splitlines()[::-1]), "")
-        raise UsageError(f"{words}: ended with status {process.returncode}: {last}")
+        last = "".join(f": {line}" for line in printed.strip().splitlines()[-1:])
+        raise UsageError(f"{words}: ended with status {process.returncode}{last}")
     if not (to / "trace.json").exists():
         raise UsageError(
             f"{words}: recorded nothing in {trace.folder}; allowed: the command that watches "

@@ -101,16 +101,12 @@ def read_reduced(values: Any, digest: str, sample: np.ndarray | None) -> Reduced
     Raises:
       ValueError: for anything else, or another sample.
     """
-    low, high, mean, norm, nan, infinite = (float(values[key]) for key in _KEYS)
+    low, high, mean, norm, nan, infinite = numbers = [float(values[key]) for key in _KEYS]
     kept = values.get("sample")
     shape = tuple(map(int, values["shape"]))
     dtype = np.dtype(str(values["type"]))
-    numbers = (low, high, mean, norm, nan, infinite)
-    if (
-        dtype.kind not in "biuf"
-        or not all(map(math.isfinite, numbers))
-        or min(shape, default=0) < 0
-    ):
+    known = dtype.kind in "biuf" and min(shape, default=0) >= 0
+    if not (known and all(map(math.isfinite, numbers))):
         raise ValueError("no statistics")
     if kept != (None if sample is None else crc32(sample)):
         raise ValueError("another sample")

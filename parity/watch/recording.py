@@ -21,7 +21,6 @@ from parity.trace.tolerances import Tolerance
 from parity.watch.modules import sources
 
 _NO_STEP = "the optimizer made none; allowed: the one that the loop trains with"
-
 _DOUBLE = {"float64", "complex128"}
 
 

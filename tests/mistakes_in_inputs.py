@@ -179,15 +179,6 @@ REPLICAS = (
             "joining_puts_the_loss_of_each_real_token_in_its_place",
         ),
     ),
-    Mistake(
-        "gradients that reach padding are set to zero before comparing",
-        "parity/twins/spec/step_arrays.py",
-        'joined[f"activation_gradient/{name}"] = np.concatenate(padded)',
-        'joined[f"activation_gradient/{name}"] = zero_padding(\n'
-        "            spec, declared[name], np.concatenate(padded), inputs.batch\n"
-        "        )",
-        witnesses("replicas", "joining_gradients_hides_nothing_not_even_on_padding"),
-    ),
 )
 
 INPUTS = (*SCHEDULE, *MASKS, *INITIAL_VALUES, *REPLICAS)

@@ -129,13 +129,9 @@ def changed(cls):
         else:
             values[field.name] = (one,) if "tuple" in kind else one
     values |= {"network": "seq2seq", "preset": "tiny", "sync": False}
-    if cls is RunOptions:
-        values["isolate"] = False  # which has no witness
     if cls is TrainOptions:
-        values |= {"profile": None, "evaluate_only": False, "isolate": False, "max_restarts": 0}
+        values |= {"profile": None, "evaluate_only": False, "max_restarts": 0}
         values["stall_seconds"] = 130.5
-    else:
-        values["isolate"] = False  # not beside --witness
     return cls(**values)
 
 

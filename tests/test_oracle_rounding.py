@@ -174,7 +174,7 @@ def share_used(spec, snapshot, inputs, total):
     def step():
         wide = {name: np.asarray(array, np.float64) for name, array in state.items()}
         sizes, divisor = [inputs.rows], inputs.loss_divisor
-        found = run_network(spec, weights, inputs.batch, {}, wide, None, divisor, sizes)
+        found = run_network(spec, weights, inputs.batch, {}, wide, divisor, sizes)
         kinds = zip(("forward", "gradient"), found, strict=True)
         return {f"{kind}/{name}": a for kind, arrays in kinds for name, a in arrays.items()}
 

@@ -107,7 +107,7 @@ if _HAS_TORCH:  # it is in no lock: a user of the peers brings it
 
     @pytest.mark.parametrize(
         "word",
-        ["--trace=x --isolate", "--device=gpu", "--profile=x"],
+        ["--device=gpu", "--profile=x"],
         ids=lambda word: word[2:7],
     )
     def test_the_twin_says_what_it_cannot_do(word, text, cache, tmp_path):

@@ -25,7 +25,7 @@ from parity.report.mismatch import cause_lines, first_lines, mismatch_story
 from parity.report.save import save_report
 from parity.report.terminal import notes
 from parity.report.verdict_page import report_html
-from parity.report.verdict_tables import rung_table, training_table, wrong_table
+from parity.report.verdict_tables import rung_table, training_table
 from parity.twins.compare.decoded_answers import Tie
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
@@ -231,7 +231,7 @@ def test_every_column_is_explained(reports):
     assert len({name for table in tables for name in table.headers}) == 17
     full = {"bleu": {"score": 20.0}, "exact_answers": 0.5}
     trained = {label: summary | full for label, summary in trainings().items()}
-    tables += [training_table({"trainings": trained}), wrong_table({"isolated": {"wrong": []}})]
+    tables.append(training_table({"trainings": trained}))
     for table in tables:
         explained = [name for names in table.meanings for name in names.split(", ")]
         assert sorted(explained) == sorted(table.headers)

@@ -309,28 +309,6 @@ def test_a_side_that_fails_after_a_mismatch_leaves_the_mismatch(run):
     assert report["verdict"] == "mismatch"
 
 
-def test_isolated_the_wrong_layers_alone_are_listed(run):
-    report = run(fault=SWAPPED, isolate=True, replicas=(1,))
-    assert report["trainings"] == {}
-    (found,) = report["runs"]
-    layers = ("lstm_0", "lstm_1")
-    kernels = ("input_kernel", "recurrent_kernel", "bias")
-    assert [each["tensor"] for each in found["isolated"]["wrong"]] == [
-        "forward/lstm_0/hidden",
-        "forward/lstm_1/hidden",
-        "forward/c",
-        "forward/h",
-        "activation_gradient/embedded",
-        "activation_gradient/lstm_0/hidden",
-        *(f"gradient/{layer}/{kernel}" for layer in layers for kernel in kernels),
-    ]
-    pairs = [pair for each in found["isolated"]["wrong"] for pair in each["pairs"]]
-    assert {pair["a"] for pair in pairs} == {"tensorflow-1"}
-    right = f"the other {found['isolated']['in_order']} are right on all sides"
-    assert right in " ".join(report_text(report).split())
-    assert report["first_mismatch"]["tensor"] == "forward/lstm_0/hidden"
-
-
 def test_a_training_that_is_not_finite_ends_the_run(run):
     wild = SPEC.replace(learning_rate=1e37, clip_norm=1e3, optimizer="sgd")
     with pytest.raises(NumericFailure, match=r"step .*replica|replica.*, step"):

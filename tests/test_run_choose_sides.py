@@ -45,7 +45,6 @@ def test_a_witness_that_cannot_be_had_is_refused_before_anything_is_trained(
     for values, refusal in (
         ({}, r"--witness is pytorch, but torch is not installed for /bin/false; allowed: "),
         ({"strategy": free}, "--witness is pytorch; allowed: with a synchronous side"),
-        ({"isolate": True}, "--witness is given with --isolate; allowed: only one of them"),
     ):
         given = {"network": "language-model", "out": out, "witness": "pytorch"} | values
         with pytest.raises(UsageError, match=refusal):

@@ -37,8 +37,7 @@ SYNCHRONOUS = {
         {"batching": "stream", "dtype": "float32", "kernels": "plain"},
         4,
     ),
-    # decoding included; isolated, with the oracle's activations in every layer
-    "seq2seq": (PAIRS | {"isolate": True}, 2),
+    "seq2seq": (PAIRS, 2),
 }
 # network -> flags of several asynchronous workers
 ASYNCHRONOUS = {
@@ -160,7 +159,7 @@ def test_it_computes_what_one_replica_and_the_oracle_compute(
     assert verdict.steps == STEPS
     if trace.header["spec"]["training"]["dtype"] == "float64":
         assert worst(verdict) < 1e-11
-    # every tensor of a step has the lines of code that made it, but for what isolation adds
+    # every tensor of a step has the lines of code that made it
     of_code = [n for n in trace.read(0) if n.startswith(("forward", "loss", "grad", "weight"))]
     package = {"paddle": "paddle_impl/", "tensorflow": "tf_impl/"}[framework]
     assert all(found_for(name, trace.sources).startswith(package) for name in of_code)

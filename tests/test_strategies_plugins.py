@@ -19,7 +19,7 @@ def run(command, plugins=PLUGIN):
 
 
 def test_a_network_and_a_strategy_from_outside_match(text, cache, tmp_path):
-    """Recorded beside the oracle, isolated too: every rung, on uneven replicas."""
+    """Recorded beside the oracle: every rung, on uneven replicas."""
     status, printed, errors = run(
         [
             *("-m", "parity", "run", "--network", "bigram", "--steps", "4", "--dtype"),

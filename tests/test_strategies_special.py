@@ -142,12 +142,6 @@ def test_on_equal_shards_it_is_the_exact_training(run_both, equal):
     assert "it had no effect" in str(known)
 
 
-def test_isolated_steps_are_refused(refused, tmp_path):
-    given = {"strategy": "average-gradients", "shard_weights": "equal", "isolate": True}
-    line = refused("tensorflow", **given, trace=tmp_path / "trace", steps=1)
-    assert "--shard-weights is 'equal'" in line
-
-
 # mirrored: a copy of the variables on every replica
 
 
@@ -273,15 +267,9 @@ class _Changed(Trace):
             {"schedule": "1", "strategy": None},
             "--schedule is '1'; not allowed for the strategy",
         ),
-        (
-            {"trace": "trace", "isolate": True},
-            "--isolate is given with --strategy asynchronous",
-        ),
     ],
 )
 def test_bad_use_is_one_line(refused, tmp_path, given, message):
-    if "trace" in given:
-        given = given | {"trace": tmp_path / "trace"}
     assert message in refused("paddle", **{"strategy": "asynchronous"} | given)
 
 

@@ -129,12 +129,6 @@ def test_a_schedule_that_does_not_end_with_the_epochs_is_refused(tmp_path):
         train(tmp_path / "run", schedule=str(path))
 
 
-def test_what_needs_a_synchronous_strategy_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="--isolate is given with --strategy asynchronous"):
-        train(tmp_path / "run", isolate=True, trace=tmp_path / "trace")
-    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("*.json"))
-
-
 def test_the_rounding_error_is_that_of_the_weights_that_were_read(tmp_path):
     train(tmp_path, trace=tmp_path / "trace", schedule="1", steps=2, evaluate=0)
     trace = Trace(tmp_path / "trace")

@@ -47,10 +47,6 @@ def _trace_below_a_file(folder, finished):
     return {"trace": folder / "file" / "trace"}, ["file/trace", "cannot be written"]
 
 
-def _isolate_without_trace(folder, finished):
-    return {"isolate": True}, ["--isolate is given without --trace; allowed: with --trace"]
-
-
 def _run_is_there(folder, finished):
     return {"out": finished}, ["already has a run", "--resume, --overwrite"]
 

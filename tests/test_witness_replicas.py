@@ -14,7 +14,6 @@ from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import Spec, TrainSpec
 from parity.twins.spec.step_arrays import (
     StepInputs,
-    join_activation_gradients,
     join_activations,
     split_feeds,
 )
@@ -214,25 +213,3 @@ def test_joining_puts_the_loss_of_each_real_token_in_its_place(make, replicas):
     joined = join_activations(spec, {"token_loss": parts}, inputs)["forward/token_loss"]
     for r, t in np.ndindex(whole.shape):
         assert joined[r, t] == (whole[r, t] if t < lengths[r] else 0)
-
-
-@pytest.mark.parametrize("make", BATCHES)
-@pytest.mark.parametrize("replicas", SIZES)
-def test_joining_gradients_hides_nothing_not_even_on_padding(make, replicas):
-    """A gradient that reaches padding is a mistake, and must be seen."""
-    spec, inputs, _ = make()
-    name = "embedded" if make is stream else "attention/output"
-    axes = ACTIVATIONS[make][name]
-    whole = numbers(*(AXES.get(axis, axis) for axis in axes))
-    parts, row = [], 0
-    for size in SIZES[replicas]:
-        longest = max(1, *inputs.batch["lengths"][row : row + size], 0)
-        parts.append(whole[row : row + size, :longest])
-        row += size
-    joined = join_activation_gradients(spec, {name: parts}, inputs)
-    joined, row = joined[f"activation_gradient/{name}"], 0
-    for part in parts:
-        for k, of_row in enumerate(part):
-            np.testing.assert_array_equal(joined[row + k, : len(of_row)], of_row)
-            assert not joined[row + k, len(of_row) :].any()
-        row += len(part)

@@ -80,7 +80,7 @@ def in_tensorflow(model, inputs):
     )
 
 
-def in_numpy(model, weights, batch, masks, state, d_activations=None, divisor=None):
+def in_numpy(model, weights, batch, masks, state, divisor=None):
     """Run it forward and backward; see parity/twins/oracle/language_model.py."""
     real = np.arange(batch["tokens"].shape[1]) < batch["lengths"][:, None]
     mask = masks.get("embedded", 1.0)
@@ -95,8 +95,6 @@ def in_numpy(model, weights, batch, masks, state, d_activations=None, divisor=No
     )
     d_table = np.zeros_like(weights["embed/table"])
     np.add.at(d_table, batch["tokens"], d_x * mask)
-    if d_activations is not None:
-        d_activations["embedded"] = d_x * mask
     activations = {"embedded": embedded * real[:, :, None], **projected}
     gradients = {
         "embed/table": d_table,
@@ -144,7 +142,6 @@ register_network(
             "logits": ("batch", "time", model.vocabulary_size),
             "token_loss": ("batch", "time"),
         },
-        taps=lambda model: ("embedded",),
     )
 )
 STRATEGIES.register(

@@ -5,6 +5,7 @@ from collections import namedtuple
 import tensorflow as tf
 
 from parity.base.placement import begin_layer
+from parity.twins.spec.step_arrays import Taps
 from tf_impl.attention import attend, attention_keys, attentional, feeding_decoder
 from tf_impl.layers import (
     bidirectional,
@@ -18,10 +19,9 @@ from tf_impl.layers import (
     token_cross_entropy,
     zero_state,
 )
-from tf_impl.taps import Taps
 
 # One replica's share of a batch: by name the batch's arrays and the state, rows first; by name
-# the dropout masks [batch, time, width], or none; scale [1]; and the Taps between the layers.
+# the dropout masks [batch, time, width], or none; scale [1]; and the Taps that record.
 Inputs = namedtuple("Inputs", ["batch", "state", "masks", "scale", "tap"])
 
 # A network's results: the replica's share of the loss [1]; by name the state after the batch
@@ -90,9 +90,8 @@ def seq2seq(model, inputs):
     batch, masks, tap = inputs.batch, inputs.masks, inputs.tap
     memory, states = encode(model, batch, masks, inputs.scale.dtype, tap)
     final = join_state(states)
-    tapped = {name: tap(f"encoder/{name}", final[name]) for name in sorted(final)}
-    if tap.fed:
-        states = split_state(model, tapped)
+    for name in sorted(final):
+        tap(f"encoder/{name}", final[name])
     begin_layer("attention")
     keys = attention_keys(memory, model.attention)
     fed = tf.zeros_like(states[-1][0])

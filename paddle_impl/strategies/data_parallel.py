@@ -99,16 +99,9 @@ class DataParallel(ParallelExecutorStrategy):
         gathered = self.build.group.all_gather({"losses": result.losses})
         return replace(result, losses=np.concatenate([each["losses"] for each in gathered]))
 
-    def _join_activations(self, inputs, activations, gradients):
-        kinds = {"activation": activations, "gradient": gradients}
-        own = {
-            f"{kind}/{k}": parts for kind, each in kinds.items() for k, parts in each.items()
-        }
-        parts = gather_parts(self.build.group, own)
-        if parts is None:
-            return {}
-        of_all = [{k: parts[f"{kind}/{k}"] for k in each} for kind, each in kinds.items()]
-        return super()._join_activations(inputs, *of_all)
+    def _join_activations(self, inputs, activations):
+        parts = gather_parts(self.build.group, activations)
+        return {} if parts is None else super()._join_activations(inputs, parts)
 
     def _joined(self, inputs, names, values):
         parts = dict(zip(names, values, strict=False))

@@ -45,7 +45,7 @@ class ParallelDoStrategy(ParallelExecutorStrategy):
                 if kind in ("batch", "state", "masks")
             }
             outputs = builder(self.spec.model, inputs._replace(**divided))
-            pd.write_output(inputs.tap.objective(outputs.loss))
+            pd.write_output(outputs.loss)
         loss = paddle.sum(pd())
         pd.reduced()
         return outputs, loss

@@ -17,7 +17,6 @@ from paddle_impl.networks import Inputs
 from paddle_impl.optimizers import apply_update, clip_by_global_norm
 from paddle_impl.profiler import operation_phases, read_profile
 from paddle_impl.program_kernels import replace_operations
-from paddle_impl.taps import Taps
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
 from parity.base.source_lines import chain
 from parity.twins.processes.gathering import distances_of_replicas
@@ -26,8 +25,7 @@ from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters
 from parity.twins.spec.step_arrays import (
     StepResult,
-    fed_axes,
-    join_activation_gradients,
+    Taps,
     join_activations,
     recorded_activations,
     split_feeds,
@@ -80,14 +78,13 @@ class Synchronous:
         builder = NETWORKS[spec.network].builder(self.framework)
         if self.build.evaluates:
             with paddle.static.program_guard(evaluation, paddle.static.Program()):
-                inputs = _inputs(spec, masks=False, isolate=False)
+                inputs = _inputs(spec, masks=False)
                 self._evaluation, _ = self._network(builder, inputs)
         with paddle.static.program_guard(program, startup):
-            inputs = _inputs(spec, masks=True, isolate=self.build.isolate)
+            inputs = _inputs(spec, masks=True)
             self._outputs, objective = self._network(builder, inputs)
             pairs = paddle.static.append_backward(objective)
             self._parameters = [parameter for parameter, _ in pairs]
-            self._activation_gradients = _gradients(inputs.tap.fed)
             with program._optimized_guard([]):
                 self._gradients = self._summed([gradient for _, gradient in pairs])
                 self._clipped, self._norm = clip_by_global_norm(
@@ -119,7 +116,7 @@ class Synchronous:
     def _network(self, builder, inputs):
         """Build the network; return its Outputs and the scalar to differentiate."""
         outputs = builder(self.spec.model, inputs)
-        return outputs, inputs.tap.objective(outputs.loss)
+        return outputs, outputs.loss
 
     def _summed(self, gradients):
         """Return the gradients that are clipped; the executor has summed them already."""
@@ -156,7 +153,6 @@ class Synchronous:
         if record:
             fetches += recorded_activations(self.spec, outputs.activations, inputs).values()
             fetches += [*self._gradients, *self._clipped]
-            fetches += self._activation_gradients.values()
         feeds = split_feeds(self.spec, inputs, state, self.replicas, self.micro_batches)
         values = self._train.run([variable.name for variable in fetches], feeds)
         count = len(outputs.state)
@@ -219,11 +215,8 @@ class Synchronous:
     def _record(self, inputs, values):
         names = list(recorded_activations(self.spec, self._outputs.activations, inputs))
         activations = dict(zip(names, values, strict=False))
-        values = values[len(names) :]
-        count = 2 * len(self._gradients)
-        fed = dict(zip(self._activation_gradients, values[count:], strict=True))
-        tensors = self._join_activations(inputs, activations, fed)
-        tensors |= self._recorded_gradients([parts[0] for parts in values[:count]])
+        tensors = self._join_activations(inputs, activations)
+        tensors |= self._recorded_gradients([parts[0] for parts in values[len(names) :]])
         distances = self.replica_distances()
         return tensors | self.snapshot() | {f"replicas/{k}": v for k, v in distances.items()}
 
@@ -234,10 +227,9 @@ class Synchronous:
         pairs = zip(names, values, strict=True)
         return {name: from_framework(name, value) for name, value in pairs}
 
-    def _join_activations(self, inputs, activations, gradients):
-        """Return the activations of all replicas, and the gradients for those that are fed."""
-        tensors = join_activations(self.spec, activations, inputs, self.micro_batches)
-        return tensors | join_activation_gradients(self.spec, gradients, inputs)
+    def _join_activations(self, inputs, activations):
+        """Return the activations of all replicas."""
+        return join_activations(self.spec, activations, inputs, self.micro_batches)
 
     def _joined(self, inputs, names, values):
         """Return the state of the rows of all replicas; `values` has a list for each name."""
@@ -252,7 +244,7 @@ class Synchronous:
         self._learning_rate_set = learning_rate
 
 
-def _inputs(spec, masks, isolate):
+def _inputs(spec, masks):
     network, dtype = NETWORKS[spec.network], spec.training.dtype
     data = paddle.static.data
     batch = {
@@ -263,11 +255,6 @@ def _inputs(spec, masks, isolate):
         for name, shape in network.state(spec.model).items()
     }
     mask_axes = network.masks(spec.model) if masks and spec.model.keep < 1 else {}
-    fed = {}
-    for name, axes in fed_axes(spec).items() if isolate else ():
-        inner = [axis if isinstance(axis, int) else -1 for axis in axes]
-        fed[name] = data(name, inner, dtype)
-        fed[name].stop_gradient = False
     return Inputs(
         batch=batch,
         state=state,
@@ -276,7 +263,7 @@ def _inputs(spec, masks, isolate):
             for name, axes in mask_axes.items()
         },
         scale=data("scale", [1], dtype),
-        tap=Taps(fed, fed_axes(spec)),
+        tap=Taps(),
     )
 
 
@@ -284,13 +271,3 @@ def _frame(line):
     """Return file, line and function of a call, '  File "...", line 3, in f'."""
     found = _CALL.match(line)
     return (found[1], int(found[2]), found[3]) if found else ("", 0, "")
-
-
-def _gradients(fed):
-    """Return the gradient with respect to each fed activation; zero if nothing reads it."""
-    block, gradients = paddle.static.default_main_program().global_block(), {}
-    for name, array in fed.items():
-        gradient = f"{array.name}@GRAD"
-        is_read = block.has_var(gradient)
-        gradients[name] = block.var(gradient) if is_read else paddle.zeros_like(array)
-    return gradients

@@ -24,8 +24,7 @@ class Verdict:
     Attributes:
       dtype: the precision of the run.
       pairs: (label, label) -> rung -> distance; the second may be the oracle's.
-      mismatches: the mismatches of the first step that has any, in the order of computation; of
-        an isolated run, all tensors that are wrong.
+      mismatches: the mismatches of the first step that has any, in the order of computation.
       oracle: label -> what the oracle, training by itself, expects of that side in that step,
         or in the last one; empty where there is no oracle. Sides may divide a batch among
         different numbers of replicas, so the losses of the replicas belong to one side.

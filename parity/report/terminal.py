@@ -16,7 +16,6 @@ from parity.report.verdict_tables import (
     staleness_table,
     training_table,
     where,
-    wrong_table,
 )
 from parity.trace.rungs import WITNESS
 
@@ -26,16 +25,6 @@ _STALENESS = (
     "oracle computes each gradient from the weights that were read, and each update from the "
     "weights just before it."
 )
-
-
-def in_order(run: dict[str, Any]) -> str:
-    """Say how many tensors of an isolated run's last step are wrong, and how many are right."""
-    found = run["isolated"]
-    return (
-        f"Isolated, {run['dtype']}, step {found['step']}: {len(found['wrong'])} of "
-        f"{found['compared']} tensors are wrong, each by itself; the other "
-        f"{found['in_order']} are right on all sides."
-    )
 
 
 def headline(values: dict[str, Any]) -> str:
@@ -105,23 +94,15 @@ def notes(values: dict[str, Any]) -> list[str]:
             for how, names in by.items()
         ]
         return [*lines, used, *_declarations(values["runs"][0]["bounds"])]
-    isolated = any("isolated" in run for run in values["runs"])
-    if isolated:
-        lines.append(
-            "Isolated: every layer of every side read the oracle's inputs, received the "
-            "oracle's gradient, and started each step from the oracle's weights; the column "
-            '"one step" is what is judged. What one step hands to the next is not.'
-        )
-    else:
-        lines.append(
-            'The column "one step" is judged as well. There the oracle computes forward, loss '
-            "and gradient from the weights that the side had before the step, so that one "
-            "wrong layer shows in all three; and clipping, optimizer and weight each from what "
-            "the side itself computed just before. A tensor may differ by the rounding bound "
-            "times its rounding error, which is measured on the oracle."
-        )
-        lines += [_steps_unmeasured(r) for r in values["runs"] if "rounding_not_measured" in r]
-    if not isolated and any(run["dtype"] == "float32" for run in values["runs"]):
+    lines.append(
+        'The column "one step" is judged as well. There the oracle computes forward, loss '
+        "and gradient from the weights that the side had before the step, so that one "
+        "wrong layer shows in all three; and clipping, optimizer and weight each from what "
+        "the side itself computed just before. A tensor may differ by the rounding bound "
+        "times its rounding error, which is measured on the oracle."
+    )
+    lines += [_steps_unmeasured(r) for r in values["runs"] if "rounding_not_measured" in r]
+    if any(run["dtype"] == "float32" for run in values["runs"]):
         lines.append(
             "In float32 the distances between the sides, and from the oracle's own training, "
             'are reported and not judged; "one step" is, and what must be exact.'
@@ -252,9 +233,6 @@ def report_text(values: dict[str, Any]) -> str:
 def _tables_of_rungs(values: dict[str, Any]) -> list[str]:
     """Return the tables of what was compared and trained, with how to read them."""
     lines = [rung_table(values).text(), "", *notes(values), ""]
-    for run in values["runs"]:
-        if "isolated" in run and run["isolated"]["wrong"]:
-            lines += [wrong_table(run).text(), "", in_order(run), ""]
     for table in (training_table(values), staleness_table(values), coverage_table(values)):
         lines += [table.text(), ""] if table.rows else []
     missing = not_covered_line(values)

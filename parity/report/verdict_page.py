@@ -22,13 +22,12 @@ from parity.report.mismatch import (
     mismatch_story,
 )
 from parity.report.page import render
-from parity.report.terminal import covered_line, headline, in_order, not_covered_line, notes
+from parity.report.terminal import covered_line, headline, not_covered_line, notes
 from parity.report.verdict_tables import (
     coverage_table,
     rung_table,
     staleness_table,
     training_table,
-    wrong_table,
 )
 
 # The figures of a section in the page's order, and how the table of contents calls them.
@@ -105,11 +104,10 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     first = run.get("first_mismatch")
     relative = history.get("relative", {})  # none where no two sides are compared
     marked = first["tensor"] if first and first["tensor"] in relative else None
-    guilty = None if not first or "isolated" in run else first.get("nearest_to_loss") or marked
+    guilty = first and (first.get("nearest_to_loss") or marked)
     growth = first.get("growth") if first else None
     several = growth is not None and len(growth["steps"]) > 1
     loss_per = None if "pair" in values else values["spec"]["training"]["loss_per"]
-    wrong = run.get("isolated", {}).get("wrong")
     drawn, pair = bool(history["steps"]), history.get("pair")
     has_loss = drawn and bool(history["loss"])
     found = {
@@ -130,11 +128,9 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "difference": difference(dtype, history) if has_loss and pair else None,
         "heat": heat_map(dtype, history, marked, guilty) if drawn and pair else None,
         "guilty": guilty,
-        "wrong": wrong_table(run) if wrong else None,
-        "in_order": in_order(run) if wrong else "",
     }
     figures = [(each, words) for name, words in _FIGURES.items() if (each := found[name])]
-    return found | {"figures": figures, "shown": bool(figures or found["wrong"])}
+    return found | {"figures": figures, "shown": bool(figures)}
 
 
 def _environment(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tables of a report: rungs, wrong tensors, steps after, coverage, staleness, trainings."""
+"""The tables of a report: rungs, steps after, coverage, staleness, trainings."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -129,42 +129,6 @@ def _columns_of_sides(sides: Mapping[str, Any]) -> list[Column]:
             _worst(lambda a, b: b == ONE_STEP),
         ),
     ]
-
-
-def wrong_table(run: Mapping[str, Any]) -> Table:
-    """Return the table of what an isolated run found wrong."""
-    columns = [
-        Column(
-            "wrong tensor",
-            "A tensor that exceeds its bound although all its inputs were right.",
-            lambda row: row[0]["tensor"],
-        ),
-        Column("rung", "The stage of a training step.", lambda row: row[0]["rung"]),
-        Column(
-            "side", "The side, or the pair of sides, in which it was found.", _sides_of_wrong
-        ),
-        Column(
-            "elements",
-            "How many of the tensor's elements exceed the bound.",
-            lambda row: (
-                "{:,} of {:,}".format(*row[1]["elements"])
-                if row[1]["elements"][1]
-                else row[1]["problem"]
-            ),
-        ),
-        Column(
-            "difference",
-            "The |a - b| of the element farthest beyond its bound.",
-            lambda row: number(_difference(list(row[1]["values"].values()))),
-        ),
-        Column(
-            "allowed",
-            "How much that element may differ.",
-            lambda row: number(row[1]["allowed"]) if row[1]["elements"][1] else None,
-        ),
-    ]
-    wrong = run["isolated"]["wrong"]
-    return table_of(columns, ((each, found) for each in wrong for found in each["pairs"]))
 
 
 def training_table(values: Mapping[str, Any]) -> Table:
@@ -432,12 +396,3 @@ def _share(value: float | None) -> str | None:
 
 def _perplexity(value: float | None) -> str | None:
     return None if value is None else decimal(value, 3)
-
-
-def _difference(values: list[float]) -> float | None:
-    return abs(values[0] - values[1]) if values else None
-
-
-def _sides_of_wrong(row: tuple[dict[str, Any], dict[str, Any]]) -> str:
-    a, b = row[1]["a"], row[1]["b"]
-    return a if b == ONE_STEP else f"{a} | {b}"

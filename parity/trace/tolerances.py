@@ -120,7 +120,7 @@ class RoundingMultiple:
 # comparison recognizes this.
 _FREE_RUN = Tolerance(1e-11, 1e-11)
 
-# (dtype, rung) -> tolerance for free runs in float64, isolated runs, and decoded sentences.
+# (dtype, rung) -> tolerance for free runs in float64, and decoded sentences.
 # Free runs in float32 are measured but not judged; the unit roundoff there is 6e-8.
 TABLE: dict[tuple[str, str], Tolerance] = {
     ("float64", "batch"): EXACT,

@@ -15,7 +15,6 @@ Names are paths; the part before the first slash says on which rung a tensor is 
     read/PARAMETER                            what the gradient was computed with, likewise
     forward/embedded, lstm_k/hidden, h, c, logits, token_loss ...   [batch, time, ...]
     loss/replicas, loss/global
-    activation_gradient/ACTIVATION                                  isolated runs only
     gradient/PARAMETER, gradient_norm, clipped_gradient/PARAMETER   canonical layout
     optimizer/PARAMETER/SLOT, optimizer/beta1_power, ...            after the update
     weight/PARAMETER                                                after the update

@@ -89,12 +89,12 @@ class _Worker:
     def __init__(self, strategy, number, device):
         spec, scope = strategy.spec, f"worker_{number}"
         with tf1.variable_scope(scope):
-            self.feeds = _feeds(spec, masks=True, isolate=False)
+            self.feeds = _feeds(spec, masks=True)
             self.sizes = tf1.placeholder(tf.int32, [1], "sizes")
-            (self.outputs,), (tap,), _ = strategy._towers(self.feeds, [device], self.sizes)
+            (self.outputs,), _ = strategy._towers(self.feeds, [device], self.sizes)
         own = [v for v in tf1.trainable_variables() if v.op.name.startswith(f"{scope}/")]
         self.copies = [variable.read_value() for variable in own]
-        self.gradients = summed_gradients([tap.objective(self.outputs.loss)[0]], own)
+        self.gradients = summed_gradients([self.outputs.loss[0]], own)
         self.clipped, self.norm = clip_by_global_norm(self.gradients, spec.training.clip_norm)
         names = [variable.op.name.removeprefix(f"{scope}/") for variable in own]
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):

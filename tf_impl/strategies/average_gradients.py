@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from parity.base.errors import UsageError
 from tf_impl.strategies.towers import Towers
 
 tf1 = tf.compat.v1
@@ -18,14 +17,6 @@ tf1 = tf.compat.v1
 
 class AverageGradients(Towers):
     """Differentiates each tower's mean loss separately, then averages over the towers."""
-
-    def __init__(self, spec, build, entry):
-        if build.isolate and build.settings.shard_weights == "equal":
-            raise UsageError(
-                "--shard-weights is 'equal'; allowed with --isolate: tokens, as in the "
-                "gradients that the oracle gives to each layer"
-            )
-        super().__init__(spec, build, entry)
 
     def _combine(self, losses, parameters, shares):
         # a tower's mean loss is its share of the global loss divided by its share of the tokens

@@ -19,14 +19,13 @@ from parity.base.machine import replicas_at_once
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters
-from parity.twins.spec.step_arrays import fed_axes, recorded_activations, split_feeds
+from parity.twins.spec.step_arrays import Taps, recorded_activations, split_feeds
 from tf_impl.devices import replica_devices
 from tf_impl.eager_profiler import profile_functions
 from tf_impl.kernels import use_kernels
 from tf_impl.networks import Inputs
 from tf_impl.optimizers import clip_by_global_norm, update
 from tf_impl.strategies.synchronous_base import Synchronous, feed_types
-from tf_impl.taps import Taps
 from tf_impl.weights import from_framework, to_framework
 
 tf1 = tf.compat.v1
@@ -51,12 +50,12 @@ class Mirrored(Synchronous):
         self._weights = {p.name: self._variables[f"weight/{p.name}"] for p in parameters(spec)}
         self._lookups = {}  # canonical name -> the calls by which a layer asked for it first
         rate = tf.TensorSpec([], spec.training.dtype)
-        feeds = self._feed_specs(masks=True, isolate=self.build.isolate)
+        feeds = self._feed_specs(masks=True)
         self._train = {
             record: traced(partial(self._train_replicas, record), feeds, rate)
             for record in (False, True)
         }
-        feeds = self._feed_specs(masks=False, isolate=False)
+        feeds = self._feed_specs(masks=False)
         self._evaluation = traced(self._evaluate_replicas, feeds)
 
     def _start_engine(self):
@@ -74,8 +73,8 @@ class Mirrored(Synchronous):
             for replica, device in enumerate(devices, self._own.start):
                 print(f"replica {replica}: {device}", flush=True)
 
-    def _feed_specs(self, masks, isolate):
-        types = feed_types(self.spec, masks, isolate)
+    def _feed_specs(self, masks):
+        types = feed_types(self.spec, masks)
         feed = {name: tf.TensorSpec(shape, dtype) for name, (dtype, shape) in types.items()}
         return [feed] * (self._own.stop - self._own.start)
 
@@ -86,11 +85,10 @@ class Mirrored(Synchronous):
         def train(feed):
             # the scopes are the phases of a profile
             with tf.name_scope("forward"), tf.GradientTape() as tape:
-                outputs, tap = self._network(feed, tape)
-                objective = tap.objective(outputs.loss)[0]
+                outputs = self._network(feed)
+                objective = outputs.loss[0]
             with tf.name_scope("backward"):
-                sources = [list(weights.values()), list(tap.fed.values())]
-                gradients, of_fed = tape.gradient(objective, sources)
+                gradients = tape.gradient(objective, list(weights.values()))
                 gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
             with tf.name_scope("all_reduce"):
                 context = tf.distribute.get_replica_context()
@@ -109,10 +107,6 @@ class Mirrored(Synchronous):
                     "activations": outputs.activations,
                     "gradient": dict(zip(weights, gradients, strict=True)),
                     "clipped_gradient": dict(zip(weights, clipped, strict=True)),
-                    "activation_gradients": {
-                        name: tf.zeros_like(array) if gradient is None else gradient
-                        for (name, array), gradient in zip(tap.fed.items(), of_fed, strict=True)
-                    },
                 }
             return values
 
@@ -134,7 +128,7 @@ class Mirrored(Synchronous):
 
     def _evaluate_replicas(self, feeds):
         def evaluate(feed):
-            outputs, _ = self._network(feed)
+            outputs = self._network(feed)
             return {"losses": outputs.loss, "state": outputs.state}
 
         return self._run_on_replicas(evaluate, feeds)
@@ -154,12 +148,11 @@ class Mirrored(Synchronous):
 
         return [of_replica(replica) for replica in range(len(feeds))]
 
-    def _network(self, feed, tape=None, weights=None):
-        """Build the network on one replica; return its Outputs and Taps.
+    def _network(self, feed, weights=None):
+        """Build the network on one replica; return its Outputs.
 
         Args:
           feed: name -> tensor.
-          tape: watches what is fed to an isolated network; None without gradients.
           weights: canonical name -> variable; None for those that the replicas share.
         """
         spec, network = self.spec, NETWORKS[self.spec.network]
@@ -170,10 +163,6 @@ class Mirrored(Synchronous):
             self._lookups.setdefault(name, traceback.extract_stack())
             return weights[name]
 
-        fed = {name: array for name, array in feed.items() if name in fed_axes(spec)}
-        if tape is not None:
-            tape.watch(fed)
-        tap = Taps(fed, fed_axes(spec))
         inputs = Inputs(
             batch={name: feed[name] for name in network.batch},
             state={name: feed[name] for name in network.state(spec.model)},
@@ -183,14 +172,14 @@ class Mirrored(Synchronous):
                 if f"mask/{name}" in feed
             },
             scale=feed["scale"],
-            tap=tap,
+            tap=Taps(),
         )
         # here, because each replica has a thread, and a thread starts without these contexts
         with (
             use_kernels(self.build.kernels),
             tf1.variable_scope(tf1.get_variable_scope(), custom_getter=look_up),
         ):
-            return network.builder(self.framework)(spec.model, inputs), tap
+            return network.builder(self.framework)(spec.model, inputs)
 
     def load(self, snapshot):
         for name, array in snapshot.items():
@@ -222,7 +211,6 @@ class Mirrored(Synchronous):
         if record:
             activations = by_name(values["activations"])
             values["activations"] = recorded_activations(self.spec, activations, inputs)
-            values["activation_gradients"] = by_name(values["activation_gradients"])
         return values
 
     def _run_evaluation(self, inputs, state):

@@ -68,8 +68,8 @@ class MultiWorker(SeveralProcesses, Mirrored):
         self._log_devices(strategy.extended.worker_devices)
         return strategy
 
-    def _feed_specs(self, masks, isolate):
-        feeds = super()._feed_specs(masks, isolate)
+    def _feed_specs(self, masks):
+        feeds = super()._feed_specs(masks)
         if masks:  # a training step
             stop = {"stop": tf.TensorSpec([], self.spec.training.dtype)}
             feeds = [feed | stop for feed in feeds]

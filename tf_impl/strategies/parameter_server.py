@@ -44,7 +44,7 @@ class ParameterServer(Mirrored):
         }
         self._lookups = {}
         self._workers = [_Worker(self, number) for number in range(self.replicas)]
-        (feed,) = self._feed_specs(masks=False, isolate=False)[:1]
+        (feed,) = self._feed_specs(masks=False)[:1]
         self._evaluation = traced(self._evaluate_rows, feed)
 
     def sources(self):
@@ -117,7 +117,7 @@ class ParameterServer(Mirrored):
         return []
 
     def _evaluate_rows(self, feed):
-        outputs, _ = self._network(feed)
+        outputs = self._network(feed)
         return {"losses": outputs.loss, "state": outputs.state}
 
     def _copies(self):
@@ -146,7 +146,7 @@ class _Worker:
                 }
                 for own in ("copy", "gradient")
             )
-        (feed,) = strategy._feed_specs(masks=True, isolate=False)[:1]
+        (feed,) = strategy._feed_specs(masks=True)[:1]
         rate = tf.TensorSpec([], spec.training.dtype)
         self._functions = {
             "read": traced(self._read),
@@ -169,8 +169,8 @@ class _Worker:
     def _compute(self, record, feed):
         spec, names = self._strategy.spec, list(self._copies)
         with tf.GradientTape() as tape:
-            outputs, tap = self._strategy._network(feed, tape, self._copies)
-            objective = tap.objective(outputs.loss)[0]
+            outputs = self._strategy._network(feed, self._copies)
+            objective = outputs.loss[0]
         gradients = tape.gradient(objective, list(self._copies.values()))
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         clipped, norm = clip_by_global_norm(gradients, spec.training.clip_norm)

@@ -18,8 +18,7 @@ from parity.twins.spec.parameters import parameters
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import (
     StepResult,
-    fed_axes,
-    join_activation_gradients,
+    Taps,
     join_activations,
     recorded_activations,
     split_feeds,
@@ -30,7 +29,6 @@ from tf_impl.kernels import use_kernels
 from tf_impl.networks import Inputs
 from tf_impl.optimizers import apply_update, clip_by_global_norm
 from tf_impl.profiler import operation_phases, read_profile
-from tf_impl.taps import Taps
 from tf_impl.weights import from_framework, load_snapshot, read_snapshot
 
 tf1 = tf.compat.v1
@@ -82,18 +80,14 @@ class Synchronous:
 
     def _build(self):
         spec = self.spec
-        self._feeds = _feeds(spec, masks=True, isolate=self.build.isolate)
+        self._feeds = _feeds(spec, masks=True)
         towers = (self._own.stop - self._own.start) * self.micro_batches
         self._sizes = tf1.placeholder(tf.int32, [towers], "sizes")
-        self._outputs, taps, shares = self._towers(self._feeds)
+        self._outputs, shares = self._towers(self._feeds)
         self._parameters = tf1.trainable_variables()
         self._losses = [each.loss for each in self._outputs]
-        losses = [
-            tap.objective(outputs.loss)[0]
-            for outputs, tap in zip(self._outputs, taps, strict=True)
-        ]
+        losses = [loss[0] for loss in self._losses]
         self._gradients = self._combine(losses, self._parameters, shares)
-        self._activation_gradients = _activation_gradients(losses, taps)
         slots = self._build_update(losses)
         if self.build.evaluates:
             self._build_evaluation()
@@ -114,8 +108,8 @@ class Synchronous:
         return slots
 
     def _build_evaluation(self):
-        self._evaluation_feeds = _feeds(self.spec, masks=False, isolate=False)
-        self._evaluation, _, _ = self._towers(self._evaluation_feeds)
+        self._evaluation_feeds = _feeds(self.spec, masks=False)
+        self._evaluation, _ = self._towers(self._evaluation_feeds)
 
     def _keep_variables(self, slots):
         """Make what reads and assigns the parameters and the optimiser state.
@@ -147,11 +141,11 @@ class Synchronous:
             of all replicas.
 
         Returns:
-          For each of the three, a tuple with one per tower: the Outputs, the Taps, and the
-          tower's share of the batch's real tokens [].
+          Two tuples with one per tower: the Outputs, and the tower's share of the batch's real
+          tokens [].
         """
         spec = self.spec
-        network, axes_of_fed = NETWORKS[spec.network], fed_axes(spec)
+        network = NETWORKS[spec.network]
         mask_axes, builder = network.masks(spec.model), network.builder(self.framework)
 
         def build_tower(scale, **parts):
@@ -170,15 +164,9 @@ class Synchronous:
                 if f"mask/{name}" in parts
             }
             state = {name: parts[name] for name in network.state(spec.model)}
-            fed = {
-                name: parts[name][:, : longest[axes[1]]] if axes[1] in longest else parts[name]
-                for name, axes in axes_of_fed.items()
-                if name in parts
-            }
-            tap = Taps(fed, axes_of_fed)
-            inputs = Inputs(batch, state, masks, scale, tap)
+            inputs = Inputs(batch, state, masks, scale, Taps())
             tokens = tf.cast(tf.reduce_sum(parts["lengths"]), scale.dtype)
-            return builder(spec.model, inputs), tap, tokens * scale[0]
+            return builder(spec.model, inputs), tokens * scale[0]
 
         split = {name: tensor for name, tensor in feeds.items() if name != "scale"}
         shared = {"scale": feeds["scale"]}
@@ -234,8 +222,8 @@ class Synchronous:
 
         Returns:
           Name -> the losses, one array per tower; the state, name -> array for each tower; and
-          the norm. With `record` also the activations and their gradients, name -> one array
-          per tower, and the gradient before and after clipping, parameter -> array.
+          the norm. With `record` also the activations, name -> one array per tower, and the
+          gradient before and after clipping, parameter -> array.
         """
         outputs = self._outputs
         fetches = {
@@ -252,7 +240,6 @@ class Synchronous:
             fetches["activations"] = recorded_activations(self.spec, by_tower, inputs)
             fetches["gradient"] = self._by_parameter(self._gradients)
             fetches["clipped_gradient"] = self._by_parameter(self._clipped)
-            fetches["activation_gradients"] = self._activation_gradients
         feeds = self._fill(self._feeds, inputs, state) | {self._learning_rate: learning_rate}
         return self._run(fetches, feeds)
 
@@ -319,7 +306,6 @@ class Synchronous:
     def _record(self, inputs, values):
         activations = values["activations"]
         tensors = join_activations(self.spec, activations, inputs, self.micro_batches)
-        tensors |= join_activation_gradients(self.spec, values["activation_gradients"], inputs)
         for kind in ("gradient", "clipped_gradient"):
             for parameter, value in values[kind].items():
                 name = f"{kind}/{parameter}"
@@ -350,13 +336,12 @@ def _frame(call):
     return ("", 0, "") if is_parameter else (call.filename, call.lineno, call.name)
 
 
-def feed_types(spec, masks, isolate):
+def feed_types(spec, masks):
     """Return the dtype and the shape of each array that a step is fed, by name.
 
     Args:
       spec: Spec.
       masks: whether dropout masks are fed, if the network has dropout.
-      isolate: whether activations and their gradients are fed.
     """
     network, dtype = NETWORKS[spec.network], spec.training.dtype
     feeds = {name: ("int64", [None] * len(axes)) for name, axes in network.batch.items()}
@@ -365,25 +350,11 @@ def feed_types(spec, masks, isolate):
     if masks and spec.model.keep < 1:
         for name, axes in network.masks(spec.model).items():
             feeds[f"mask/{name}"] = dtype, [None, None, axes[2]]
-    for name, axes in fed_axes(spec).items() if isolate else ():
-        feeds[name] = dtype, [axis if isinstance(axis, int) else None for axis in axes]
     return feeds | {"scale": (dtype, [1])}
 
 
-def _feeds(spec, masks, isolate):
+def _feeds(spec, masks):
     return {
         name: tf1.placeholder(dtype, shape, name)
-        for name, (dtype, shape) in feed_types(spec, masks, isolate).items()
+        for name, (dtype, shape) in feed_types(spec, masks).items()
     }
-
-
-def _activation_gradients(losses, taps):
-    """Return the gradient with respect to each fed activation, name -> one tensor per tower."""
-    by_name = {name: [] for name in taps[0].fed}
-    for loss, tap in zip(losses, taps, strict=True):
-        fed = list(tap.fed.values())
-        # zero where nothing reads the activation
-        gradients = tf1.gradients(loss, fed, unconnected_gradients="zero")
-        for name, gradient in zip(tap.fed, gradients, strict=True):
-            by_name[name].append(tf.convert_to_tensor(gradient))
-    return by_name

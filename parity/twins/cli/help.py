@@ -40,7 +40,7 @@ _GROUPS = {
         "confidence",
     ),
     "Recording and comparing": (
-        *("trace", "trace_pending", "isolate", "checks", "check", "throughput"),
+        *("trace", "trace_pending", "checks", "check", "throughput"),
         *("after_mismatch", "cause_seconds", "margin", "margin_bleu", "margin_exact"),
         *("profile", "operations", "save_signatures"),
     ),

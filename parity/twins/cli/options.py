@@ -102,7 +102,6 @@ class TrainOptions(Options):
     newest: bool = option(False, "at the end, and with --evaluate-only, test the newest weights in place of those that are best on the validation text")
     trace: Path | None = option(None, "record every tensor of every step in this folder, for a comparison; writes checkpoints only with --checkpoint-every, and evaluates only what --evaluate says")
     trace_pending: int | None = option(None, "with --trace: pause while this many recorded steps have not been read yet [default: never pause]", at_least=1)
-    isolate: bool = option(False, "with --trace: start every step from the oracle's weights, and feed every layer the oracle's inputs and gradients")
     profile: Path | None = option(None, "only measure where the time of --steps steps goes, and write trace.json, for chrome://tracing, and profile.json to this folder")
     log_device_placement: bool = option(False, "print the device that each replica runs on")
     beam: int = option(5, _BEAM, at_least=1)
@@ -123,11 +122,6 @@ class TrainOptions(Options):
             seen = "--profile" if self.trace is None else "--trace"
             raise UsageError(
                 f"--max-restarts is given with {seen}; allowed: a run that writes checkpoints"
-            )
-        if self.isolate and (self.trace is None or self.resume is not None):
-            seen = "without --trace" if self.trace is None else "with --resume"
-            raise UsageError(
-                f"--isolate is given {seen}; allowed: with --trace and without --resume"
             )
         for name in ("trace", "resume"):
             if self.profile is not None and getattr(self, name) is not None:
@@ -186,7 +180,6 @@ class RunOptions(Options):
     evaluate: int | None = option(None, f"{_EVALUATE} [default: all of the built-in text, {EVALUATED} of another]", at_least=0)
     checks: tuple[str, ...] = option(CHECKS, "what to check of whole runs once the recorded steps match, or none; see docs/verdict.md [default: all of them]", choices=(*CHECKS, "none"))
     witness: str | None = option(None, "train the same steps by the layers, loss, clipping, optimizers, schedule and reading of another framework, which shares less with the sides than the oracle does, and compare it like a side", choices=("pytorch",))
-    isolate: bool = option(False, "feed every layer of both sides the oracle's inputs and gradients, which finds each wrong layer independently of the others; turns --checks and --throughput off")
     throughput: bool = option(True, "afterwards train both sides without recording, and report speed and perplexity; where --steps is given, only if this is, too")
     keep_traces: bool = option(False, "keep the recorded tensors under --out")
     threads: int = option(1, _THREADS, at_least=1, at_most=_MOST_THREADS)
@@ -197,12 +190,10 @@ class RunOptions(Options):
         super().__post_init__()
         if "none" in self.checks and len(self.checks) > 1:
             raise UsageError(f"--checks is {','.join(self.checks)}; allowed: none by itself")
-        if self.witness and self.isolate:
-            raise UsageError("--witness is given with --isolate; allowed: only one of them")
 
     def wants(self, check: str) -> bool:
         """Return whether a rung of whole runs is to be checked; see `CHECKS`."""
-        return check in self.checks and not self.isolate
+        return check in self.checks
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,6 @@ def check_same_run(
       UsageError: if they did not.
     """
     (a, of_a), (b, of_b) = first, other
-    if of_a.get("isolated", False) != of_b.get("isolated", False):
-        which, not_it = (a, b) if of_a.get("isolated", False) else (b, a)
-        raise UsageError(
-            f"{which} is of an isolated run and {not_it} is not; allowed: both or neither"
-        )
     for name in ("spec", "corpus", "batches_per_epoch"):
         if of_a.get(name) == of_b.get(name):
             continue

@@ -16,9 +16,6 @@ over rungs, so the bounds stay tight however long the run: a multiple of the rou
 that very step. If every step of both sides is the oracle's step, to rounding, and both start
 from the same weights, then they are the same training. That free runs drift apart in float32 is
 rounding that the training amplifies; it is reported, not judged.
-
-In an isolated run (parity/twins/compare/isolated_run.py) every step is the oracle's own, layer
-by layer.
 """
 
 from collections import Counter
@@ -41,7 +38,6 @@ from parity.twins.compare.causes.confirm import RunCauses
 from parity.twins.compare.decoded_answers import DecodedFinding, compare_searches
 from parity.twins.compare.evaluation import EvaluationRung
 from parity.twins.compare.intended_differences import IntendedDifferences
-from parity.twins.compare.isolated_run import IsolatedRun
 from parity.twins.compare.oracle_steps import OneStep, OracleSteps
 from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
 from parity.twins.compare.pair_comparison import (
@@ -79,8 +75,7 @@ class RunComparison(StepComparison):
     Args:
       headers: label -> header of a side's trace; `pairs_of` decides which sides are compared
         with each other.
-      after_mismatch: the number of steps to measure after the first that has a mismatch; none
-        in an isolated run, where nothing is carried from step to step.
+      after_mismatch: the number of steps to measure after the first that has a mismatch.
       cause_seconds: how long the search for a confirmed cause may take; 0 for no search.
 
     Attributes:
@@ -107,17 +102,14 @@ class RunComparison(StepComparison):
             check_same_run(first, other)
         self.spec = Spec.from_json(first[1]["spec"])
         self.per_epoch = first[1]["batches_per_epoch"]
-        isolated = first[1].get("isolated", False)
-        super().__init__(0 if isolated else after_mismatch)
+        super().__init__(after_mismatch)
         dtype = self.spec.training.dtype
         self.names = tensor_names(
             self.spec,
-            isolated=isolated,
             asynchronous=not all(side.synchronous for side in self.sides.values()),
         )
-        # no tensor of an isolated run is wrong because of another one
-        self._order = self.names if isolated else in_order_of_loop(self.spec, self.names)
-        self.judges_free_runs = dtype == "float64" and not isolated
+        self._order = in_order_of_loop(self.spec, self.names)
+        self.judges_free_runs = dtype == "float64"
         self._pairs = pairs_of(self.sides)
         # the figures show the first pair: both frameworks, where two are compared
         self._history = History(dtype, next(iter(self._pairs), None))
@@ -131,16 +123,12 @@ class RunComparison(StepComparison):
         self._causes = RunCauses(
             self._expected, self.names, self._one_step, self.sides, cause_seconds
         )
-        self._isolated = None
-        if isolated:
-            self._isolated = IsolatedRun(self._expected, self.names, self._pairwise)
         self._decoded: list[DecodedFinding] = []
         self._staleness: dict[str, Counter[int]] = {}
         self._unmeasured: list[int] = []
         self._of_mismatch: dict[str, Any] = {}  # fields of a verdict, in the first wrong step
         self._oracle: Mapping[str, Tensors] = {}
         self._amplified: Mismatch | None = None
-        self._compared = 0
 
     @property
     def verdict(self) -> RunVerdict:
@@ -157,8 +145,6 @@ class RunComparison(StepComparison):
             sources=self._sources,
             amplified=self._amplified,
             ties=tuple(tie for each in self._decoded for tie in each.ties),
-            isolated=self._isolated is not None,
-            compared=self._compared,
             coverage=join_facts(
                 self._coverage.facts,
                 [staleness_fact(self.sides, self._staleness)],
@@ -186,9 +172,6 @@ class RunComparison(StepComparison):
             self._end_at(step, unlike, judge=judge)
             return
         inputs = self._oracles.inputs(step, tensors)
-        if self._isolated is not None:
-            self._judge_isolated(step, tensors, inputs)
-            return
         expected = self._oracles.take(step, tensors, inputs)
         if judge:
             self._judge(step, tensors, inputs, expected)
@@ -208,31 +191,6 @@ class RunComparison(StepComparison):
             first = mismatches[0]
             self._end_growth(f"step {step}: {first.place.tensor} has {first.problem}")
         self._left = 0
-
-    def _judge_isolated(
-        self, step: int, tensors: Mapping[str, Tensors], inputs: Mapping[str, StepInputs]
-    ) -> None:
-        """Compare a step of an isolated run; all that is wrong in it is found."""
-        assert self._isolated is not None
-        found = self._isolated.step(
-            step, tensors, next(iter(inputs.values())), self._pairs, self.worst
-        )
-        self._add(found.findings)
-        self._conclude(step, found.findings)
-        self._add_to_history(step, tensors, found.free, found.findings, found.findings)
-        self._oracle = found.free
-        self._compared = sum(
-            any(name in recorded for recorded in tensors.values()) for name in self.names
-        )
-        if self.mismatches:
-            self._of_mismatch["disagreement"] = find_disagreement(
-                self.mismatches,
-                self.sides,
-                self.spec.training.dtype,
-                tensors,
-                {ONE_STEP: found.one_steps},
-            )
-        self._coverage.step(step, tensors, inputs, self._oracle)
 
     def _judge(
         self,

@@ -19,8 +19,6 @@ def run_values(verdict: RunVerdict) -> dict[str, Any]:
         found["allowed"] = _allowed(verdict, rung)
     if verdict.coverage:
         values["coverage"] = [fact.to_json() for fact in verdict.coverage]
-    if verdict.isolated:
-        values["isolated"] = isolated_values(verdict)
     if verdict.unmeasured:
         values["rounding_not_measured"] = list(verdict.unmeasured)
     if verdict.unchecked:
@@ -43,37 +41,6 @@ def run_values(verdict: RunVerdict) -> dict[str, Any]:
         confirmed = [cause.to_json() for cause in verdict.confirmed]
         values["first_mismatch"]["confirmed"] = confirmed
     return values
-
-
-def isolated_values(verdict: RunVerdict) -> dict[str, Any]:
-    """Return which tensors are wrong in the last step of an isolated run.
-
-    `compared` is the number of tensors of that step, and `in_order` the number of those that
-    are right on every side; `wrong` lists the others in the order of computation, each with the
-    pairs in which it differs.
-    """
-    wrong: dict[str, dict[str, Any]] = {}
-    for mismatch in verdict.mismatches:
-        name = mismatch.place.tensor
-        found = wrong.setdefault(name, {"tensor": name, "rung": mismatch.rung, "pairs": []})
-        a, b = mismatch.sides
-        found["pairs"].append(
-            {
-                "a": a,
-                "b": b,
-                "index": list(mismatch.place.index),
-                "values": mismatch.values,
-                "allowed": mismatch.allowed,
-                "elements": [mismatch.count, mismatch.size],
-                "problem": mismatch.problem or None,
-            }
-        )
-    return {
-        "step": verdict.steps - 1,
-        "compared": verdict.compared,
-        "in_order": verdict.compared - len(wrong),
-        "wrong": list(wrong.values()),
-    }
 
 
 def report_values(

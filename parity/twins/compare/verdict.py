@@ -28,8 +28,6 @@ class RunVerdict(Verdict):
       confirmed: the mistakes with which the oracle reproduces what those sides recorded; where
         there are several, the step cannot tell them apart.
       ties: the sentences that a side decoded differently where rounding can decide either way.
-      isolated: whether every layer read the oracle's inputs.
-      compared: the number of tensors in each step.
       coverage: the cases that the run met, and those that it did not.
       unchecked: the checks of whole runs that were not made -> why not.
       staleness: label -> staleness -> the number of its updates, for asynchronous sides.
@@ -41,8 +39,6 @@ class RunVerdict(Verdict):
     amplified: Mismatch | None = None
     confirmed: Sequence[Confirmed] = ()
     ties: tuple[Tie, ...] = ()
-    isolated: bool = False
-    compared: int = 0
     coverage: tuple[Fact, ...] = ()
     sides: Mapping[str, TrainedSide] = field(default_factory=dict)
     unchecked: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +72,7 @@ class RunVerdict(Verdict):
 
     def free_run_bound(self, rung: str) -> Tolerance | None:
         """Return the tolerance that free runs are judged by; None where they are not judged."""
-        if self.dtype == "float64" or self.isolated or rung not in ONE_STEP_TIMES:
+        if self.dtype == "float64" or rung not in ONE_STEP_TIMES:
             return TABLE[self.dtype, rung]
         return None
 
@@ -84,7 +80,7 @@ class RunVerdict(Verdict):
         """Return the multiple of rounding that single steps are judged by; None where not."""
         # what follows from a checkpoint is judged as single steps are
         of_steps = {"resume": "weight", "untraced": "loss", WITNESS: "weight"}.get(rung, rung)
-        return None if self.isolated else ONE_STEP_TIMES.get(of_steps)
+        return ONE_STEP_TIMES.get(of_steps)
 
 
 @dataclass

@@ -95,12 +95,8 @@ def decoder_step_backward(
     saved: list,
     gradients: Arrays,
     d_memory: tuple[np.ndarray, np.ndarray],
-) -> tuple[np.ndarray, list[State], np.ndarray, Arrays]:
-    """Go back through `decoder_step`: gradients of x, the states before it, and what was fed.
-
-    The last result holds the gradients of the step's activations; it is empty with input
-    feeding.
-    """
+) -> tuple[np.ndarray, list[State], np.ndarray]:
+    """Go back: the gradients of x, of the states before the step, and of what was fed."""
     cell, kind, hidden = model.cell, model.attention, model.hidden_size
     of_layers, of_attention, joined, output = saved
     d_sum = d_output * (1 - output**2)
@@ -110,12 +106,10 @@ def decoder_step_backward(
         d_x = d_x + attention_backward(
             kind, weights, memory, d_context, of_attention, gradients, d_memory
         )
-    found = {"attention/context": d_context}
     d_before = list(d_states)
     for k in reversed(range(model.num_layers)):
         name = f"decoder/{cell}_{k}"
         w, u, _ = layer_weights(weights, name)
-        found[f"{name}/hidden"] = d_x
         inputs, of_step = of_layers[k]
         d_a, d_u, d_before[k] = masked_step_backward(cell, d_x, d_states[k], of_step, u, on)
         gradients[f"{name}/input_kernel"] += inputs.T @ d_a
@@ -134,7 +128,7 @@ def decoder_step_backward(
         d_h, *others = d_before[-1]
         d_before[-1] = (d_h + d_query, *others)
         d_fed = np.zeros_like(output)
-    return d_x, d_before, d_fed, {} if model.input_feeding else found
+    return d_x, d_before, d_fed
 
 
 def decoder_forward(
@@ -171,7 +165,6 @@ def decoder_backward(
     d_outputs: np.ndarray,
     saved: tuple,
     gradients: Arrays,
-    d_activations: Arrays,
 ) -> tuple[tuple[np.ndarray, np.ndarray], list[State]]:
     """Return the gradients of the memory (values, keys) and of the decoder's first states."""
     memory, of_steps = saved
@@ -182,9 +175,8 @@ def decoder_backward(
     d_fed = zero
     d_memory = np.zeros_like(memory.values), np.zeros_like(memory.keys)
     d_x = np.zeros((*tokens.shape, model.embedding_size), d_outputs.dtype)
-    d_steps: list[Arrays] = []
     for t in reversed(range(tokens.shape[1])):
-        d_x[:, t], d_states, d_fed, found = decoder_step_backward(
+        d_x[:, t], d_states, d_fed = decoder_step_backward(
             model,
             weights,
             memory,
@@ -196,11 +188,7 @@ def decoder_backward(
             gradients,
             d_memory,
         )
-        d_steps.insert(0, found)
-    for name in found:
-        d_activations[name] = np.stack([step[name] for step in d_steps], axis=1)
     d_x = d_x * masks.get("target_embedded", 1.0)
-    d_activations["decoder/embedded"] = d_x
     look_up_backward(gradients["decoder/embed/table"], tokens, d_x)
     return d_memory, decoder_start_backward(d_states)
 

@@ -66,12 +66,10 @@ def encoder_backward(
     d_states: list[State],
     saved: list,
     gradients: Arrays,
-    d_activations: Arrays,
 ) -> None:
     lengths = batch["source_lengths"]
     real = np.arange(batch["source"].shape[1]) < lengths[:, None]
     for k in reversed(range(model.num_layers)):
-        d_activations[f"encoder/{model.cell}_{k}/hidden"] = d_x
         both = directions(model, k, lengths)
         d_outputs = np.split(d_x, len(both), axis=2)
         d_finals = zip(*(np.split(d, len(both), axis=1) for d in d_states[k]), strict=True)
@@ -90,7 +88,6 @@ def encoder_backward(
         d_x = sum(d_inputs[1:], d_inputs[0]) * masks.get(
             f"encoder_{k - 1}" if k else "source_embedded", 1.0
         )
-    d_activations["encoder/embedded"] = d_x
     look_up_backward(gradients["encoder/embed/table"], batch["source"], d_x)
 
 

@@ -19,7 +19,6 @@ def language_model(
     batch: Mapping[str, np.ndarray],
     masks: Mapping[str, np.ndarray],
     state: Mapping[str, np.ndarray],
-    d_activations: Arrays | None = None,
     divisor: int | None = None,
 ) -> tuple[Arrays, Arrays]:
     """Run the language model forward and backward on a global batch.
@@ -31,7 +30,6 @@ def language_model(
       batch: tokens and targets [batch, time], lengths [batch].
       masks: of dropout, [batch, time, width]: embedded, lstm_k; empty for none.
       state: h and c before the batch, each [batch, layers, hidden].
-      d_activations: if given, it is filled with the gradients of embedded and lstm_k/hidden.
       divisor: what the summed loss is divided by; None for the number of real tokens.
 
     Returns:
@@ -70,13 +68,10 @@ def language_model(
     )
     activations |= projected
 
-    d_activations = {} if d_activations is None else d_activations
     gradients = dict(zip(("softmax/kernel", "softmax/bias"), d_softmax, strict=True))
     d_x = d_x * kept[-1]
     for k in reversed(layers):
-        d_activations[f"lstm_{k}/hidden"] = d_x
         d_x = _layer_backward(k, weights, d_x, outputs[k], real, saved[k], gradients) * kept[k]
-    d_activations["embedded"] = d_x
     gradients["embed/table"] = np.zeros_like(weights["embed/table"])
     look_up_backward(gradients["embed/table"], batch["tokens"], d_x)
     return activations, gradients

@@ -243,7 +243,7 @@ class Rounding:
         with perturbation(moves):
             divisor, sizes = self._inputs.loss_divisor, self._recorded["batch/sizes"].tolist()
             activations, gradients = run_network(
-                self._spec, weights, self._inputs.batch, masks, state, None, divisor, sizes
+                self._spec, weights, self._inputs.batch, masks, state, divisor, sizes
             )
         found = {f"forward/{name}": array for name, array in activations.items()}
         found = {name: array for name, array in found.items() if name in self.exact}

@@ -21,7 +21,6 @@ def seq2seq(
     batch: Mapping[str, np.ndarray],
     masks: Weights,
     state: Weights | None = None,
-    d_activations: Arrays | None = None,
     divisor: int | None = None,
 ) -> tuple[Arrays, Arrays]:
     """Run the network forward and backward on a global batch.
@@ -36,8 +35,6 @@ def seq2seq(
       masks: where dropout acts -> array [batch, time or source_time, width] of 0 or 1/keep;
         where there is none, nothing is dropped.
       state: not used; nothing is carried from batch to batch.
-      d_activations: if given, it is filled with the gradients of what layers pass to each
-        other; with input feeding the decoder's loop is one layer, and has none inside.
       divisor: what the summed loss is divided by; None for the number of real target tokens.
 
     Returns:
@@ -53,24 +50,12 @@ def seq2seq(
     d_outputs, gradients["softmax/kernel"], gradients["softmax/bias"] = saved["projection"]
     if "attentional" in masks:
         d_outputs = d_outputs * masks["attentional"]
-    d_activations = {} if d_activations is None else d_activations
-    d_activations["attention/output"] = d_outputs
     d_memory, d_states = decoder_backward(
-        model, weights, batch, masks, d_outputs, saved["decoder"], gradients, d_activations
+        model, weights, batch, masks, d_outputs, saved["decoder"], gradients
     )
-    for name, parts in zip("hc", zip(*d_states, strict=True), strict=False):
-        d_activations[f"encoder/{name}"] = np.stack(parts, axis=1)
     d_values = memory_backward(model.attention, weights, saved["memory"], d_memory, gradients)
     encoder_backward(
-        model,
-        weights,
-        batch,
-        masks,
-        d_values,
-        d_states,
-        saved["encoder"],
-        gradients,
-        d_activations,
+        model, weights, batch, masks, d_values, d_states, saved["encoder"], gradients
     )
     return activations, gradients
 

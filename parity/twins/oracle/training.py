@@ -23,20 +23,19 @@ def run_network(
     batch: Mapping[str, np.ndarray],
     masks: Mapping[str, np.ndarray],
     state: Mapping[str, np.ndarray],
-    d_activations: Arrays | None,
     divisor: int,
     sizes: Sequence[int],
 ) -> tuple[Arrays, Arrays]:
     """Run the spec's network forward and backward; return its activations and gradients.
 
     Args:
-      weights, batch, masks, state, d_activations, divisor: as for
+      weights, batch, masks, state, divisor: as for
         parity.twins.oracle.language_model.language_model.
       sizes: rows per replica. The oracle has no replicas; mistakes that a side makes in its own
         may stand here in place of this function.
     """
     network = network_function(spec.network)
-    return network(spec.model, weights, batch, masks, state, d_activations, divisor=divisor)
+    return network(spec.model, weights, batch, masks, state, divisor)
 
 
 def run_network_by_shards(
@@ -45,7 +44,6 @@ def run_network_by_shards(
     batch: Mapping[str, np.ndarray],
     masks: Mapping[str, np.ndarray],
     state: Mapping[str, np.ndarray],
-    d_activations: Arrays | None,
     divisor: int,
     sizes: Sequence[int],
 ) -> tuple[Arrays, Arrays]:
@@ -60,9 +58,7 @@ def run_network_by_shards(
       sizes: rows per replica; these are the shards.
     """
     run = original(run_network)
-    activations, gradients = run(
-        spec, weights, batch, masks, state, d_activations, divisor, sizes
-    )
+    activations, gradients = run(spec, weights, batch, masks, state, divisor, sizes)
     averaged = {name: np.zeros_like(gradient) for name, gradient in gradients.items()}
     tokens = int(batch["lengths"].sum())
     for start, stop in pairwise(np.cumsum([0, *sizes])):
@@ -76,7 +72,6 @@ def run_network_by_shards(
             shard,
             {name: array[start:stop] for name, array in masks.items()},
             {name: array[start:stop] for name, array in state.items()},
-            None,
             len(sizes) * in_shard * divisor / tokens,  # type: ignore[arg-type]
             [stop - start],
         )
@@ -107,19 +102,8 @@ class Oracle:
       state: before the next step, name -> array, or None at the start of a text.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        snapshot: Mapping[str, np.ndarray],
-        *,
-        d_activations: bool = False,
-    ):
-        """Start from a snapshot (in any precision) and from the start of the text.
-
-        Args:
-          d_activations: also return the gradients of what layers hand to each other.
-        """
-        self._d_activations = d_activations
+    def __init__(self, spec: Spec, snapshot: Mapping[str, np.ndarray]):
+        """Start from a snapshot (in any precision) and from the start of the text."""
         self.spec = spec
         self.snapshot = {name: np.asarray(a, np.float64) for name, a in snapshot.items()}
         self.state: Arrays | None = None
@@ -180,17 +164,13 @@ class Oracle:
             for name, array in (self.snapshot if read is None else read).items()
             if name.startswith("weight/")
         }
-        found: Arrays = {}
         activations, gradients = run_network(
-            spec, weights, inputs.batch, masks, self.state, found, inputs.loss_divisor, sizes
+            spec, weights, inputs.batch, masks, self.state, inputs.loss_divisor, sizes
         )
-        if not self._d_activations:
-            found = {}
         self.state = {name: activations[name] for name in self.state}
         losses = replica_losses(activations["token_loss"], inputs.loss_divisor, sizes)
         return (
             {f"forward/{name}": array for name, array in activations.items()}
             | {"loss/replicas": losses, "loss/global": losses.sum()}
-            | {f"activation_gradient/{name}": array for name, array in found.items()}
             | {f"gradient/{name}": array for name, array in gradients.items()}
         )

@@ -23,7 +23,7 @@ from parity.twins.training.strategy import Build
 from parity.twins.training.text_source import read_text
 from parity.twins.training.train_steps import train_steps
 
-_NEVER = ("trace", "isolate", "profile")  # flags that no peer takes
+_NEVER = ("trace", "profile")  # flags that no peer takes
 
 
 def training_command(
@@ -42,7 +42,7 @@ def training_command(
     peer = strategies.framework
 
     def train(spec: Spec, options: TrainOptions) -> None:
-        _check(peer, options, ("isolate", "profile"))
+        _check(peer, options, ("profile",))
         if options.trace is not None:
             record(spec, options, versions())
             return

@@ -269,7 +269,6 @@ def _start(run: PlannedRun, label: str, side: TrainedSide, *, saves: bool) -> Si
         trace_pending=None if options.keep_traces else _MOST_PENDING,
         decode=options.decode,
         evaluate=options.evaluate if options.wants("evaluation") else 0,
-        isolate=options.isolate,
         **more,
     )
 

@@ -69,7 +69,7 @@ class PlannedRun:
     @property
     def trains(self) -> bool:
         """Return whether the sides train without recording, too."""
-        return self.options.throughput and not self.options.isolate
+        return self.options.throughput
 
     def in_precision(self, dtype: str) -> "PlannedRun":
         """Return the same run in another precision."""

@@ -95,8 +95,6 @@ def unchecked(run: PlannedRun, verdict: RunVerdict) -> dict[str, str]:
 
 def _reason(check: str, run: PlannedRun, verdict: RunVerdict) -> str:
     options = run.options
-    if options.isolate:
-        return "the run is isolated"
     if not options.wants(check):
         return f"--checks is {','.join(options.checks)}"
     if not verdict.matches:
@@ -126,7 +124,7 @@ def check_facts(verdict: RunVerdict, network: Network) -> list[Fact]:
     facts = []
     for check in CHECKS:
         count = sum(check in rungs for rungs in verdict.pairs.values())
-        applies = not verdict.isolated and (check != "answers" or network.decodes)
+        applies = check != "answers" or network.decodes
         facts.append(
             Fact(f"{check} checked", _MEANINGS[check], count, 0, "comparisons", applies)
         )

@@ -34,9 +34,6 @@ class StepInputs:
       so on. carry: whether the state continues from the previous step; otherwise it starts at
       zero. masks: place -> dropout mask [batch, time, width] of 0 or 1/keep; empty without
       dropout. loss_per: "token" or "row", what the summed loss is divided by.
-      fed: in an isolated step, "fed/NAME" -> the values that the next layer reads instead of
-        activation NAME, and "fed_gradient/NAME" -> the gradient that the layer which computed
-        NAME receives for it; empty in any other step.
       first_row: the place of the first of these rows in the global batch.
       all_lengths: name -> int64 [batch], the lengths of all rows of the global batch, if these
         are only some of them; otherwise empty.
@@ -45,7 +42,6 @@ class StepInputs:
     batch: Mapping[str, np.ndarray]
     carry: bool = False
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
-    fed: Mapping[str, np.ndarray] = field(default_factory=dict)
     loss_per: str = "token"
     first_row: int = 0
     all_lengths: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -157,7 +153,7 @@ def step_inputs(spec: Spec, step: int, batch: Any, *, train: bool = True) -> Ste
     if train:
         masks = dropout_masks(spec, step, arrays, first_row)
         loss_per = spec.training.loss_per
-    return StepInputs(arrays, batch.carry, masks, {}, loss_per, first_row, all_lengths)
+    return StepInputs(arrays, batch.carry, masks, loss_per, first_row, all_lengths)
 
 
 @dataclass(frozen=True)
@@ -258,8 +254,6 @@ def split_feeds(
     mask_axes = network.masks(spec.model)
     for name, array in inputs.masks.items():
         whole[f"mask/{name}"], axes[f"mask/{name}"] = array, mask_axes[name]
-    for name, array in inputs.fed.items():
-        whole[name], axes[name] = array, fed_axes(spec)[name]
     scale = np.array([1 / inputs.loss_divisor], np.dtype(spec.training.dtype))
     bounds = np.cumsum([0, *split_rows(inputs.rows, replicas, micro_batches)])
     feeds = list[dict[str, np.ndarray]]()
@@ -282,6 +276,27 @@ def split_feeds(
     return feeds
 
 
+class Taps:
+    """Records the activations of one replica where one layer hands them to the next.
+
+    Attributes:
+      activations: name -> the activation that a layer computed, time first.
+    """
+
+    def __init__(self) -> None:
+        self.activations: dict[str, Any] = {}
+
+    def __call__(self, name: str, activation: Any) -> Any:
+        """Record an activation, and return it.
+
+        Args:
+          name: the activation's name.
+          activation: [time, batch, ...], or [batch, ...] for a state.
+        """
+        self.activations[name] = activation
+        return activation
+
+
 def recorded_activations(
     spec: Spec, activations: Mapping[str, Any], inputs: StepInputs
 ) -> dict[str, Any]:
@@ -293,40 +308,6 @@ def recorded_activations(
         for name, activation in activations.items()
         if name != "logits" or records_logits(math.prod(shape_of(declared[name], sizes)))
     }
-
-
-def fed_axes(spec: Spec) -> dict[str, Axes]:
-    """Return the axes of each array in `StepInputs.fed`, by its name there."""
-    network = NETWORKS[spec.network]
-    axes = network.activations(spec.model)
-    kinds = ("fed", "fed_gradient")
-    return {f"{kind}/{name}": axes[name] for name in network.taps(spec.model) for kind in kinds}
-
-
-def join_activation_gradients(
-    spec: Spec, by_replica: Mapping[str, Sequence[np.ndarray]], inputs: StepInputs
-) -> dict[str, np.ndarray]:
-    """Join the replicas' gradients with respect to their fed activations, as a trace has them.
-
-    Past the end of a row a gradient must be zero already: setting it to zero here would hide a
-    mistake.
-
-    Args:
-      spec: the network, its text and its training.
-      by_replica: activation -> one array per replica, rows first.
-      inputs: the global batch.
-    """
-    sizes = _global_sizes(spec, inputs)
-    declared = NETWORKS[spec.network].activations(spec.model)
-    joined = {}
-    for name, parts in by_replica.items():
-        whole = shape_of(declared[name], sizes)[1:]
-        padded = []
-        for part in parts:
-            missing = zip(whole, part.shape[1:], strict=True)
-            padded.append(np.pad(part, [(0, 0), *((0, most - size) for most, size in missing)]))
-        joined[f"activation_gradient/{name}"] = np.concatenate(padded)
-    return joined
 
 
 def join_activations(

@@ -35,21 +35,17 @@ _ELEMENTS = {
 _DTYPES = {np.bool_: "booleans", np.integer: "integers", np.floating: "floating point"}
 
 
-def tensor_names(
-    spec: Spec, *, isolated: bool = False, asynchronous: bool = False
-) -> list[str]:
+def tensor_names(spec: Spec, *, asynchronous: bool = False) -> list[str]:
     """Return the names of the tensors of a step, in the order in which a fault would show.
 
     Forward comes before backward, backward before the update, and lower layers before higher.
 
     Args:
-      isolated: whether to include what a step of an isolated run records in addition.
       asynchronous: whether to include what a step of an asynchronous run records in addition.
     """
     network = NETWORKS[spec.network]
     table = [parameter.name for parameter in parameters(spec)]
     snapshot = list(snapshot_names(spec))
-    taps = network.taps(spec.model) if isolated else ()
     return [
         *(f"batch/{name}" for name in (*network.batch, "sizes", "carry", "learning_rate")),
         *(_SCHEDULE if asynchronous else ()),
@@ -57,7 +53,6 @@ def tensor_names(
         *(f"forward/{name}" for name in network.activations(spec.model)),
         "loss/replicas",
         "loss/global",
-        *(f"activation_gradient/{name}" for name in taps),
         *(f"gradient/{name}" for name in table),
         "gradient_norm",
         *(f"clipped_gradient/{name}" for name in table),
@@ -107,10 +102,6 @@ def tensor_shapes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, tu
         },
         "loss/replicas": replicas,
         "loss/global": (),
-        **{
-            f"activation_gradient/{name}": shape_of(axes, sizes)
-            for name, axes in network.activations(spec.model).items()
-        },
         "gradient_norm": (),
         **{
             f"{kind}/{each.name}": each.shape

@@ -13,7 +13,7 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("settings", "spec", "versions"), dict),
     "synchronous": bool,
 }
-_OPTIONAL: dict[str, type] = {"preset": str, "isolated": bool}
+_OPTIONAL: dict[str, type] = {"preset": str}
 _LEAST = {"replicas": 1, "processes": 1, "batches_per_epoch": 1}
 
 

@@ -163,7 +163,7 @@ class Run:
             start=self.step,
             state=self.state,
             run_step=None if recording is None else recording.step,
-            group=None if self.options.isolate else self.group,  # the oracle takes all rows
+            group=self.group,
         )
 
     def _record(self) -> TraceRecording:

@@ -22,7 +22,7 @@ from parity.twins.training.text_source import TextSource
 
 # Options that must be equal on all ranks, besides the spec and the strategy's settings.
 _COMMON_OPTIONS = (
-    *("strategy", "kernels", "device", "steps", "checkpoint_every", "evaluate", "isolate"),
+    *("strategy", "kernels", "device", "steps", "checkpoint_every", "evaluate"),
     *("evaluate_only", "newest", "decode", "beam", "length_penalty"),
 )
 # Read from what is installed: to import a framework would be too early.

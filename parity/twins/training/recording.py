@@ -1,6 +1,5 @@
 """Records a trace of a run: every tensor of every step; at its end, answers and evaluation."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 from parity.base.files import CONFIG
 from parity.trace.writer import Writer
 from parity.twins.cli.options import EVALUATED, TrainOptions
-from parity.twins.oracle.isolated_step import Isolation
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import StepInputs, StepResult
@@ -51,7 +49,6 @@ class TraceRecording:
         self._strategy, self._text, self._options = strategy, text, options
         self._network = NETWORKS[strategy.spec.network]
         self._step, self._stop, self._waiting = first, stop, waiting
-        self._isolation = Isolation(strategy.spec) if options.isolate else None
         self._group = strategy.build.group
         self._writer: Writer | None = None
         if self._group.rank == 0:
@@ -61,12 +58,8 @@ class TraceRecording:
             self._writer = Writer(options.trace, header, pending, waiting, kept=[CONFIG])
 
     def step(self, inputs: StepInputs, state: State, learning_rate: float) -> StepResult:
-        """Train one step and record it; an isolated step starts from the oracle's weights."""
+        """Train one step and record it."""
         sizes = split_rows(inputs.rows, self._strategy.replicas)
-        if self._isolation is not None:
-            oracle = self._isolation.step(inputs, learning_rate, sizes)
-            self._strategy.load(oracle.snapshot)
-            state, inputs = oracle.state, dataclasses.replace(inputs, fed=oracle.fed)
         result = self._strategy.step(inputs, state, learning_rate, record=True)
         self._write(inputs, result, learning_rate, sizes, result.tensors)
         return result
@@ -125,8 +118,7 @@ class TraceRecording:
             self._writer.close()
 
     def _decodes(self) -> bool:
-        options = self._options
-        return bool(self._network.decodes and options.decode and not options.isolate)
+        return bool(self._network.decodes and self._options.decode)
 
     def _decoded(self) -> dict[str, np.ndarray]:
         """Decode some test sentences with the current weights."""
@@ -179,7 +171,6 @@ class TraceRecording:
             "steps": self._stop - self._step,
             "spec": strategy.spec.to_json(),
             "preset": self._options.preset,
-            **({"isolated": True} if self._options.isolate else {}),
             "corpus": self._text.content_hash,
             "batches_per_epoch": self._text.train.batches_per_epoch,
         }
@@ -194,8 +185,6 @@ def evaluates(options: TrainOptions) -> bool:
 
 def batches_evaluated(options: TrainOptions) -> int | None:
     """Return how many batches of a split are evaluated after a recorded run; None for all."""
-    if options.isolate:
-        return 0  # its weights are the oracle's, and its network is cut into layers
     if options.evaluate is None and options.data is not None:
         return EVALUATED
     return options.evaluate

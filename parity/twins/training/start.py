@@ -211,17 +211,11 @@ def run_training(
             build,
             replicas=layout.replicas,
             threads=layout.threads,
-            isolate=options.isolate,
             evaluates=evaluates(options),
             log_device_placement=options.log_device_placement,
         )
         with group.steps.start() if group.size > 1 else nullcontext():
             strategy = side.make_strategy(spec, build)
-        if options.isolate and not strategy.entry.traits.synchronous:
-            raise UsageError(
-                f"--isolate is given with --strategy {strategy.entry.name}; allowed: a "
-                "synchronous strategy"
-            )
         config = _with_layout(options, strategy.entry, layout), side.asked or spec
         with led_by_rank_0(strategy, text) as leading:
             if leading is None:

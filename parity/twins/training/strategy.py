@@ -29,8 +29,6 @@ class Build:
       device: the kind of device that replicas run on, "cpu" or "gpu".
       threads: the number of CPU threads of each replica.
       kernels: "plain" for textbook layers, "fast" to replace some of them by faster code.
-      isolate: whether to cut the network between its layers, so that each step can be fed the
-        oracle's activations and gradients.
       evaluates: whether to build what `evaluate` needs.
       log_device_placement: whether to print the device that each replica runs on.
       settings: the strategy's own settings.
@@ -41,7 +39,6 @@ class Build:
     device: str = "cpu"
     threads: int = 1
     kernels: str = "fast"
-    isolate: bool = False
     evaluates: bool = True
     log_device_placement: bool = False
     settings: StrategySettings = field(default_factory=StrategySettings)

@@ -53,7 +53,7 @@ class Share:
     divisor: float
     replica: int = 0
 
-    def run(self, d_activations: Arrays | None = None) -> tuple[Arrays, Arrays]:
+    def run(self) -> tuple[Arrays, Arrays]:
         """Run the network on it; return activations and gradients."""
         call: Callable[..., tuple[Arrays, Arrays]] = original(run_network)
         return call(
@@ -62,7 +62,6 @@ class Share:
             self.batch,
             self.masks,
             self.state,
-            d_activations,
             self.divisor,
             [len(self.batch["lengths"])],
         )
@@ -73,16 +72,9 @@ def given(change: Callable[[Share], Share]) -> Replacements:
 
     @wraps(run_network)
     def run(
-        spec: Any,
-        weights: Any,
-        batch: Any,
-        masks: Any,
-        state: Any,
-        d: Any,
-        divisor: Any,
-        _: Any,
+        spec: Any, weights: Any, batch: Any, masks: Any, state: Any, divisor: Any, _: Any
     ) -> tuple[Arrays, Arrays]:
-        return change(Share(spec, weights, batch, masks, state, divisor)).run(d)
+        return change(Share(spec, weights, batch, masks, state, divisor)).run()
 
     return {run_network: run}
 
@@ -167,14 +159,7 @@ def in_replicas(
 
     @wraps(run_network)
     def run(
-        spec: Spec,
-        weights: Any,
-        batch: Any,
-        masks: Any,
-        state: Any,
-        _: Any,
-        divisor: Any,
-        sizes: Any,
+        spec: Spec, weights: Any, batch: Any, masks: Any, state: Any, divisor: Any, sizes: Any
     ) -> tuple[Arrays, Arrays]:
         whole = Share(spec, weights, batch, masks, state, divisor)
         found = [change(share).run() for share in split(whole, sizes)]

@@ -101,10 +101,6 @@ def _activations(model: LanguageModelSpec) -> dict[str, Axes]:
     }
 
 
-def _taps(model: LanguageModelSpec) -> tuple[str, ...]:
-    return ("embedded", *(f"lstm_{k}/hidden" for k in range(model.num_layers)))
-
-
 def _draw(choices: Choices, drawn: Mapping[str, Any], limit: int) -> dict[str, Any]:
     return {
         "vocabulary_size": choices.integer(5, 60),
@@ -256,7 +252,6 @@ LANGUAGE_MODEL = Network(
     state=_state,
     masks=_masks,
     activations=_activations,
-    taps=_taps,
     row_lengths=lambda text: {"time": (0 if text.batching == "stream" else 1, text.time)},
     contiguous=lambda text: text.batching == "stream",
     unknown_id=TEXT_UNKNOWN_ID,

@@ -162,8 +162,6 @@ class Network:
       loop: returns the activations that a single loop over time computes together, in their
         order within a time step; every one of them is computed for a step before any is
         computed for the next.
-      taps: returns the activations that one layer passes to the next, lower layers first; an
-        isolated step cuts the network at these.
       row_lengths: returns the least and the greatest number of real steps that a row can have,
         by time axis, for how text becomes batches; empty if it is not known.
       contiguous: returns whether a batch goes on where the one before ended, row by row: then
@@ -191,7 +189,6 @@ class Network:
     state: Callable[[Any], dict[str, tuple[int, ...]]]
     masks: Callable[[Any], dict[str, Axes]]
     activations: Callable[[Any], dict[str, Axes]]
-    taps: Callable[[Any], tuple[str, ...]]
     loop: Callable[[Any], tuple[str, ...]] = lambda model: ()
     row_lengths: Callable[[Any], dict[str, tuple[int, int]]] = lambda text: {}
     contiguous: Callable[[Any], bool] = lambda text: False

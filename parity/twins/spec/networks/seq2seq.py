@@ -154,15 +154,6 @@ def _loop(model: Seq2seqSpec) -> tuple[str, ...]:
     return (*hidden, *attention, "attention/output")
 
 
-def _taps(model: Seq2seqSpec) -> tuple[str, ...]:
-    inner = [f"decoder/{model.cell}_{k}/hidden" for k in range(model.num_layers)]
-    inner.append("attention/context")
-    # with input feeding, cells and attention are a single loop and count as one layer
-    left_out = {"attention/weights", "logits", "token_loss"}
-    left_out |= set(inner) if model.input_feeding else set()
-    return tuple(name for name in _activations(model) if name not in left_out)
-
-
 def _draw(choices: Choices, drawn: Mapping[str, Any], limit: int) -> dict[str, Any]:
     shared = choices.boolean()
     source = choices.integer(6, 60)
@@ -324,7 +315,6 @@ SEQ2SEQ = Network(
     masks=_masks,
     activations=_activations,
     loop=_loop,
-    taps=_taps,
     # an answer has at least a word, and ends with <eos>
     row_lengths=lambda text: {
         "source_time": (1, text.source_limit),

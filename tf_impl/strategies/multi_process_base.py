@@ -52,8 +52,7 @@ class SeveralProcesses:
     def _record(self, inputs, values):
         """Return the tensors of a trace on the first process, and none on the others."""
         group = self.build.group
-        kinds = ("activations", "activation_gradients")
-        gathered = {kind: gather_parts(group, values[kind]) for kind in kinds}
+        gathered = {"activations": gather_parts(group, values["activations"])}
         if group.rank > 0:
             self.replica_distances()  # in which every process takes part
             return {}

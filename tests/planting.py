@@ -11,8 +11,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -22,45 +23,18 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
 
-class Mistake(NamedTuple):
-    """A mistake in shared code: an edit of one file.
-
-    Attributes:
-      name: what is wrong.
-      file: the file that is edited, relative to the root of the project.
-      old: the text to replace, which the file contains exactly once.
-      new: the text that replaces it.
-      caught_by: "module::test" of each witness that must fail; see `witnesses`.
-    """
-
-    name: str
-    file: str
-    old: str
-    new: str
-    caught_by: tuple[str, ...]
-
-
-def witnesses(subject: str, *tests: str) -> tuple[str, ...]:
-    """Return the full names of tests of tests/test_witness_SUBJECT.py."""
-    return tuple(f"test_witness_{subject}::test_{test}" for test in tests)
-
-
 def failures(
-    module: str, jobs: list[tuple[Mistake | None, list[str]]]
+    module: str, jobs: Sequence[tuple[Sequence[Edit], list[str]]]
 ) -> list[dict[str, bool]]:
-    """Run tests of a module, each job with its mistake planted.
+    """Run tests of a module, each job with its edits planted.
 
     Args:
       module: the module of the tests.
-      jobs: a mistake, or None, and the names of the tests to run with it.
+      jobs: edits, and the names of the tests to run with them, without "test_".
 
     Returns:
       For each job, test that was run -> whether it failed, with any of its parameters.
     """
-    described = [
-        {"mistake": mistake and [mistake.file, mistake.old, mistake.new], "tests": tests}
-        for mistake, tests in jobs
-    ]
     settings = {
         "PYTHONPATH": str(ROOT),
         "PYTEST_ADDOPTS": "",
@@ -71,7 +45,7 @@ def failures(
     }
     done = subprocess.run(
         [sys.executable, __file__, module],
-        input=json.dumps(described),
+        input=json.dumps([[list(map(astuple, edits)), tests] for edits, tests in jobs]),
         cwd=ROOT,
         env=os.environ | settings,
         stdout=subprocess.PIPE,
@@ -88,34 +62,32 @@ class _Outcomes:
         self.failed: dict[str, bool] = {}
 
     def pytest_runtest_protocol(self, item):
-        return self.failed.get(item.originalname) or None
+        return self.failed.get(item.originalname.removeprefix("test_")) or None
 
     def pytest_runtest_logreport(self, report):
-        name = report.nodeid.split("::")[-1].split("[")[0]
+        name = report.nodeid.split("::test_")[-1].split("[")[0]
         self.failed[name] = self.failed.get(name, False) or report.failed
 
 
-def _run(module: str, mistake: list[str] | None, tests: list[str]) -> dict[str, bool]:
-    """Plant a mistake in this process, run tests, and return which failed."""
-    texts = {}
-    if mistake is not None:
-        edited = edited_texts([Edit(*mistake)], ROOT)
-        texts = {str(ROOT / file): text for file, text in edited.items()}
+def _run(module: str, edits: list[list[str]], tests: list[str]) -> dict[str, bool]:
+    """Plant edits in this process, run tests, and return which failed."""
+    edited = edited_texts([Edit(*each) for each in edits], ROOT)
+    texts = {str(ROOT / file): text for file, text in edited.items()}
     EditedSource(texts).install(["parity", "data", "oracle_side", module])
     outcomes = _Outcomes()
     options = ["--noconftest", "-c", os.devnull, f"--rootdir={ROOT}", "-p", "no:cacheprovider"]
-    chosen = [f"{TESTS / module}.py::{test}" for test in tests]
+    chosen = [f"{TESTS / module}.py::test_{test}" for test in tests]
     nowhere = io.StringIO()
     with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         pytest.main([*options, *chosen], plugins=[outcomes])
     return outcomes.failed
 
 
-def _run_in_fork(module: str, job: dict) -> dict[str, bool]:
+def _run_in_fork(module: str, edits: list[list[str]], tests: list[str]) -> dict[str, bool]:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        found = _run(module, job["mistake"], job["tests"])
+        found = _run(module, edits, tests)
         os.write(write, json.dumps(found).encode())
         os._exit(0)
     os.close(write)
@@ -129,7 +101,7 @@ def _main(module: str) -> None:
     importlib.import_module(module)  # with every library that it needs
     if module == "test_witness_pytorch":
         importlib.import_module("torch._dynamo")  # what an optimiser imports, for all forks
-    print(json.dumps([_run_in_fork(module, job) for job in json.load(sys.stdin)]))
+    print(json.dumps([_run_in_fork(module, *job) for job in json.load(sys.stdin)]))
 
 
 if __name__ == "__main__":

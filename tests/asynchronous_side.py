@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-from oracle_side import OracleStrategy, small_spec, text
+from oracle_side import OracleStrategy, small_spec, text, train_with
 
 from parity.twins.cli.options import TrainOptions
 from parity.twins.oracle.optimizers import update_slots, update_weights
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.step_arrays import StepResult
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
-from parity.twins.training.start import Side, run_training
 
 SPEC = small_spec()
 PER_EPOCH = 4
@@ -80,12 +79,11 @@ def train(
 ):
     """Run a training; return its strategy."""
     options = TrainOptions(out=out, **{"replicas": 2} | options)
-    settings, made = StrategySettings(schedule=schedule, staleness=staleness), []
+    settings = StrategySettings(schedule=schedule, staleness=staleness)
 
-    def make_strategy(spec, build):
+    def make(spec, build):
         build = replace(build, settings=settings)
-        made.append(cls(spec, build) if cls else AsynchronousOracle(spec, build, before))
-        return made[0]
+        return cls(spec, build) if cls else AsynchronousOracle(spec, build, before)
 
-    run_training(Side(make_strategy, dict), text(spec, per_epoch), spec, options)
-    return made[0]
+    trained, _ = train_with(make, spec, options, text(spec, per_epoch))
+    return trained

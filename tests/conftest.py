@@ -329,10 +329,24 @@ def frameworks(tmp_path_factory):
         framework.stop()
 
 
+@pytest.fixture(params=COLLECTIVE)
+def name(request) -> str:
+    """Return the name of each framework in turn."""
+    return request.param
+
+
 @pytest.fixture(params=FRAMEWORKS)
 def framework(request, frameworks) -> ForkServer:
     """Return each framework in turn."""
     return frameworks[request.param]
+
+
+# of what both frameworks do by the same code, one is quick
+ONE_FRAMEWORK = pytest.mark.parametrize(
+    "framework",
+    ["paddle", pytest.param("tensorflow", marks=pytest.mark.thorough)],
+    indirect=True,
+)
 
 
 class Trainings:
@@ -420,12 +434,6 @@ def run_both(trainings):
 
 
 @pytest.fixture(scope="session")
-def run_side(run_both):
-    """Return a function that trains one framework and returns its Trace."""
-    return lambda framework, **values: run_both(**values)[framework]
-
-
-@pytest.fixture(scope="session")
 def window(tmp_path_factory):
     """Start a browser."""
     started = browser.Browser(tmp_path_factory.mktemp("profile"))
@@ -440,6 +448,29 @@ def start(command, **options) -> subprocess.Popen:
         **{"cwd": ROOT, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         | options,
     )
+
+
+def ended(job, status: int = 0) -> str:
+    """Wait for a training, see that it ends with a status, and return what it said."""
+    found, _, errors = job.wait()
+    assert found == status, errors
+    return errors
+
+
+def run_python(*words, **options) -> subprocess.CompletedProcess:
+    """Run Python from the root of the project until it ends, its output as text."""
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        **{"cwd": ROOT, "capture_output": True, "text": True} | options,
+    )
+
+
+def one_line(caught, status: int = 2) -> str:
+    """See that an error that was raised is told in one line; return the line."""
+    message = str(caught.value)
+    assert "\n" not in message
+    assert caught.value.exit_status == status
+    return message
 
 
 def assert_one_line(status: int, errors: str, expected: int = 2) -> str:

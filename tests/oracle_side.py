@@ -8,6 +8,7 @@ import numpy as np
 
 from data.load import LoadedText
 from parity.trace.writer import Writer
+from parity.twins.cli.options import TrainOptions
 from parity.twins.oracle.language_model import network_function
 from parity.twins.oracle.training import Oracle
 from parity.twins.spec.initial import initial_snapshot, zero_state
@@ -18,6 +19,7 @@ from parity.twins.spec.spec import Spec, TrainSpec, learning_rate
 from parity.twins.spec.step_arrays import StepInputs, StepResult, step_inputs
 from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.trace.side import TrainedSide
+from parity.twins.training.start import Side, run_training
 from parity.twins.training.strategy import Build
 
 VOCABULARY = 7
@@ -201,6 +203,19 @@ class OracleStrategy:
         sizes = split_rows(len(rows), self.replicas)
         losses = np.add.reduceat(rows, np.cumsum([0, *sizes[:-1]]))
         return StepResult(losses, {name: found[name] for name in state}, 0.0, {})
+
+
+def train_with(make, spec: Spec, options: TrainOptions, parts=None, **side):
+    """Run a training; return the strategy, which `make(spec, build)` makes, and the summary."""
+    made = []
+
+    def make_strategy(spec, build):
+        made.append(make(spec, build))
+        return made[0]
+
+    side = Side(make_strategy, dict, **side)
+    summary = run_training(side, parts or text(spec), spec, options)
+    return made[0], summary
 
 
 def random_inputs(spec: Spec, lengths, *, carry: bool = True, step: int = 0) -> StepInputs:

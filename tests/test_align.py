@@ -61,14 +61,17 @@ def end(*processes):
         assert each.returncode == 0, said
 
 
-@pytest.fixture(scope="module")
-def carried(tmp_path_factory):
-    """Train all networks, and the ports again from the weights of those in PyTorch."""
-    folder = tmp_path_factory.mktemp("carried")
+def train(folder, *runs):
+    """Train networks, and the ports again from the weights of those in PyTorch."""
     script = ROOT / "tests" / "aligned_networks.py"
-    end(start(script, "torch", folder))
-    end(*(start(script, port, folder) for port in PORTS))
-    return folder
+    end(start(script, "torch", folder, *runs))
+    end(*(start(script, port, folder, *runs) for port in PORTS))
+
+
+@pytest.fixture(scope="module")
+def carried(once):
+    """Return the folder of all networks in float64, of the same sizes."""
+    return once.fill(["carried"], lambda folders: train(*folders))[0]
 
 
 def compared(folder, port, network):
@@ -106,13 +109,9 @@ def test_a_port_with_the_weights_carried_over_computes_the_same(carried, port, n
 
 
 @pytest.fixture(scope="module")
-def aligned(tmp_path_factory):
-    """Train networks of other seeds and sizes in float32, and measure PyTorch's bounds."""
-    folder = tmp_path_factory.mktemp("aligned")
-    script = ROOT / "tests" / "aligned_networks.py"
-    end(start(script, "torch", folder, *RUNS))
-    end(*(start(script, port, folder, *RUNS) for port in PORTS))
-    return folder
+def aligned(once):
+    """Return the folder of networks of other seeds and sizes in float32, with bounds."""
+    return once.fill(["aligned"], lambda folders: train(*folders, *RUNS))[0]
 
 
 RUNS = [f"{network}-{seed}" for network in NETWORKS for seed in range(1, 4)]

@@ -26,9 +26,12 @@ GIVERS = {
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(once):
     """Return the folder in which all have trained, and gone on from each other's middle."""
-    folder = tmp_path_factory.mktemp("states")
+    return once.fill(["states"], lambda folders: train(*folders))[0]
+
+
+def train(folder):
     end(*(start(SCRIPT, framework, folder) for framework in GIVERS))
     for framework, givers in GIVERS.items():
         for name, kind in ((giver, kind) for giver in givers for kind in KINDS):
@@ -39,7 +42,6 @@ def trained(tmp_path_factory):
             words = ["weights", given, "--map", mapping, "--after", STEPS - 1, "-o", file]
             assert main(parity, list(map(str, words))) == 0
     end(*(start(SCRIPT, name, folder, *givers) for name, givers in GIVERS.items()))
-    return folder
 
 
 @pytest.mark.parametrize("kind", KINDS)

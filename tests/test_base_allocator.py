@@ -2,10 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+from conftest import run_python
 
 from parity.base.process import with_huge_pages
 from parity.twins.launch.processes import ROOT
@@ -36,13 +35,7 @@ def test_huge_pages_are_asked_for_unless_that_is_settled(before, after):
 def test_a_program_begins_anew_but_once_with_its_arguments():
     environment = {name: value for name, value in os.environ.items() if name != TUNABLES}
     code = SAY.format(root=str(ROOT), name=TUNABLES)
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code, "a b", "--flag"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-I", "-c", code, "a b", "--flag", cwd=None, env=environment, check=True)
     first, second, said = done.stdout.splitlines()
     assert first == second, "it is the same process"
     assert json.loads(said) == ["glibc.malloc.hugetlb=1", ["a b", "--flag"]]

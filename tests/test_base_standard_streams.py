@@ -51,10 +51,12 @@ def ended(command, **streams):
     return process.returncode, errors or ""
 
 
-@pytest.mark.parametrize("verdict", ["match", "mismatch"])
 @pytest.mark.parametrize(
-    ("broken", "said"),
-    [(closed_pipe, "Broken pipe"), (full_disk, "No space left on device")],
+    ("verdict", "broken", "said"),
+    [
+        ("match", closed_pipe, "Broken pipe"),
+        ("mismatch", full_disk, "No space left on device"),
+    ],
 )
 def test_a_verdict_that_cannot_be_printed_has_a_status_of_its_own(
     commands, verdict, broken, said
@@ -75,9 +77,8 @@ def test_a_verdict_that_cannot_be_printed_has_a_status_of_its_own(
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("broken", [closed_pipe, full_disk])
-def test_every_entry_point_says_that_its_output_is_lost(words, broken):
-    errors = ended(words, stdout=broken())
+def test_every_entry_point_says_that_its_output_is_lost(words):
+    errors = ended(words, stdout=full_disk())
     assert "cannot be written" in assert_one_line(*errors, LOST)
 
 
@@ -98,13 +99,14 @@ def test_output_that_was_closed_from_the_start_is_lost_too(commands):
     assert_one_line(status, told, LOST)
 
 
-@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
-def test_standard_error_changes_no_status(commands, redirection):
+@pytest.mark.parametrize(
+    ("redirection", "verdict", "status"), [("2>&-", "match", 0), ("2>/dev/full", "mismatch", 1)]
+)
+def test_standard_error_changes_no_status(commands, redirection, verdict, status):
     """Not even the one line of an error, which would come out among the results."""
-    for name, status in (("match", 0), ("mismatch", 1)):
-        seen, told = shell(commands[name], redirection)
-        assert seen == status
-        assert f"verdict: {name}" in told
+    seen, told = shell(commands[verdict], redirection)
+    assert seen == status
+    assert f"verdict: {verdict}" in told
     assert shell(["-m", "parity", "compare", "none", "none"], redirection) == (2, "")
     assert shell(["-m", "parity", "--help"], f">/dev/full {redirection}") == (LOST, "")
 

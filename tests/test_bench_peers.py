@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from conftest import STEPS, assert_one_line, flags
+from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, ended, flags
 
 from parity.trace.reader import Trace
 from parity.twins.launch.processes import PEERS, ROOT, interpreter
@@ -31,19 +31,7 @@ NETWORKS = {
     "dropout": {"keep": 0.7},
     "clipped": {"clip_norm": 0.05},
 }
-PAIRS = {
-    "network": "seq2seq",
-    "time": None,
-    "vocabulary_size": None,
-    "source_vocabulary_size": 40,
-    "target_vocabulary_size": 40,
-    "source_segmenter": "spaces",
-    "target_segmenter": "spaces",
-    "optimizer": "adam",
-    "initial_scale": 0.3,
-    "dtype": "float32",
-    "steps": STEPS,
-}
+PAIRS = TINY_SEQ2SEQ | {"optimizer": "adam", "dtype": "float32", "steps": STEPS}
 OF_PAIRS = {
     "lstm": {"cell": "lstm", "attention": "general", "keep": 0.7, "bidirectional": True},
     "gru": {"cell": "gru", "attention": "dot", "num_layers": 2, "input_feeding": True},
@@ -112,8 +100,7 @@ if find_spec("torch") or "PARITY_PYTORCH_PYTHON" in os.environ:
     def test_pytorch_trains_the_same_on_pairs(name, frameworks, pairs, cache, tmp_path):
         given = PAIRS | OF_PAIRS[name] | {"data": pairs, "cache": cache}
         job = frameworks["tensorflow"].train(*flags(**given), f"--trace={tmp_path / 'trace'}")
-        status, _, errors = job.wait()
-        assert status == 0, errors
+        ended(job)
         expected = side_losses({"tensorflow": Trace(tmp_path / "trace")})
         found = peer_losses("pytorch", tmp_path / "peer", *flags(**given, replicas=2))
         np.testing.assert_allclose(found, expected, rtol=1e-5)

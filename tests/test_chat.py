@@ -15,7 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FOLDERS, FRAMEWORKS, assert_one_line, flags, start, wait_for
+from conftest import (
+    FOLDERS,
+    FRAMEWORKS,
+    ONE_FRAMEWORK,
+    assert_one_line,
+    ended,
+    flags,
+    start,
+    wait_for,
+)
 from oracle_side import small_spec
 
 from data.load import load_words
@@ -77,8 +86,7 @@ def train(frameworks, cache, folder):
         for name, framework in frameworks.items()
     }
     for job in jobs.values():
-        status, _, errors = job.wait()
-        assert status == 0, errors
+        ended(job)
 
 
 @pytest.fixture(scope="session")
@@ -152,8 +160,7 @@ def test_both_programs_give_the_oracles_answers(frameworks, runs, questions, wri
     expected = [answers[0][1] for answers in oracles(runs[writer], name, **values)]
     assert len(set(expected)) > 2, "a network that always says the same proves nothing"
     for job in jobs:
-        status, _, errors = job.wait()
-        assert status == 0, errors
+        errors = ended(job)
         assert CHOSEN.fullmatch(errors)
         assert job.printed().splitlines() == expected
 
@@ -193,6 +200,7 @@ def test_the_beams_are_shown_with_their_scores(frameworks, runs, questions, tmp_
             np.testing.assert_allclose([s for s, _ in mine], [s for s, _ in its], atol=6e-5)
 
 
+@ONE_FRAMEWORK
 def test_what_is_piped_is_answered_line_by_line(framework, runs, questions):
     """Plain lines, no prompt, no greeting."""
     job = framework.chat(f"--checkpoint={runs['paddle']}", stdin=questions)
@@ -258,6 +266,7 @@ def terminal():
 ENDS = {"an empty line": (b"\n", 0), "Ctrl-D": (b"\x04", 0), "Ctrl-C": (b"\x03", 130)}
 
 
+@ONE_FRAMEWORK
 @pytest.mark.parametrize("ends", ENDS)
 def test_a_person_asks(framework, runs, terminal, ends):
     job = framework.chat(
@@ -447,6 +456,7 @@ def test_control_characters_of_the_text_are_printed_escaped(runs, questions, cap
     assert shown == [f"\\x1b[31m{line}\\u202e" for line in plain]
 
 
+@ONE_FRAMEWORK
 def test_what_is_typed_can_be_edited_and_called_back(framework, runs, terminal):
     """And of two answers the one that the network is less sure of is followed by how sure."""
     trained, model, _ = opened(runs["tensorflow"])
@@ -482,14 +492,14 @@ def test_what_is_typed_can_be_edited_and_called_back(framework, runs, terminal):
     assert status == 0
 
 
+@ONE_FRAMEWORK
 def test_attention_is_drawn(framework, runs, questions, tmp_path):
     """By the programs themselves; what the pictures hold is tested in test_pictures.py."""
     picture = tmp_path / "new" / "attention.png"
     job = framework.chat(
         f"--checkpoint={runs['paddle']}", f"--input={questions}", f"--attention-plot={picture}"
     )
-    status, _, errors = job.wait()
-    assert status == 0, errors
+    errors = ended(job)
     assert len(job.printed().splitlines()) == len(QUESTIONS)
     assert picture.read_bytes().startswith(b"\x89PNG")
     chosen, *fonts, told = errors.splitlines(keepends=True)

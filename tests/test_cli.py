@@ -5,14 +5,13 @@ import errno
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
 from conftest import FOLDERS, SIGNALS, assert_one_line, processes_in, start, wait_for
+from conftest import run_python as run
 from oracle_side import header, recorded_steps, small_spec, write_trace
 
 from parity import Recorder
@@ -36,12 +35,6 @@ FIELDS = {
 }
 SPEC_FIELDS = [field for fields in FIELDS.values() for field in fields]
 ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
-
-
-def run(*words, **options):
-    return subprocess.run(
-        [sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, **options
-    )
 
 
 @pytest.fixture(scope="module")
@@ -302,6 +295,7 @@ def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
     for words, said in (
         (["--hidden-size", "0"], "--hidden-size is 0"),
         (["--cell", "gru"], "--cell is not a flag of --network language-model"),
+        (["--strategy", "tower"], "--strategy is 'tower'; allowed for "),
         (["--data", tmp_path / "none"], str(tmp_path / "none")),
     ):
         done = run(script, *words, "--cache", tmp_path / "cache", "--out", tmp_path / "out")
@@ -330,6 +324,12 @@ def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
         (["run", "--preset", "x" * 5000], "xxx...xxx"),
         (["run", "--preset", "x " * 5000], "allowed: tiny"),
         (["run", "--keep-trace"], "--keep-trace"),
+        (
+            ["run", "--strategy", "paddle=towers"],
+            "is 'paddle=towers'; allowed for paddle: all, par",
+        ),
+        (["run", "--strategy", "torch=ddp"], "paddle, tensorflow"),
+        (["run", "--strategy", "tower"], "allowed: all, parallel-executor"),
         (["walk"], "walk"),
         (["compare"], "TRACE_A"),
         (["compare", "one"], "TRACE_B"),

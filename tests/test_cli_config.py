@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from conftest import FOLDERS, assert_one_line, flags, start
+from conftest import FOLDERS, ONE_FRAMEWORK, assert_one_line, ended, flags, start
 
 from parity.base.errors import UsageError
 from parity.base.files import CONFIG
@@ -246,11 +246,7 @@ def test_both_sides_print_the_same_configuration_but_for_the_strategy(config, te
     }
 
 
-@pytest.mark.parametrize(
-    "framework",
-    ["paddle", pytest.param("tensorflow", marks=pytest.mark.thorough)],
-    indirect=True,
-)
+@ONE_FRAMEWORK
 def test_the_file_in_a_run_folder_trains_the_same_to_the_bit(text, cache, tmp_path, framework):
     first, second = tmp_path / "first", tmp_path / "second"
     given = flags(data=text, cache=cache, steps=7, seed=5, replicas=None, kernels="plain")
@@ -259,8 +255,7 @@ def test_the_file_in_a_run_folder_trains_the_same_to_the_bit(text, cache, tmp_pa
         ["--config", first / CONFIG, "--out", second],
     ]
     for words in runs:
-        status, _, errors = framework.train(*words).wait()
-        assert status == 0, errors
+        ended(framework.train(*words))
     values = [yaml.safe_load((each / CONFIG).read_text()) for each in (first, second)]
     assert [each.pop("out") for each in values] == [str(first), str(second)]
     assert values[0] == values[1]
@@ -274,16 +269,15 @@ def test_the_file_in_a_run_folder_trains_the_same_to_the_bit(text, cache, tmp_pa
     for name, array in saved[0].snapshot.items():
         assert array.tobytes() == saved[1].snapshot[name].tobytes(), name
     # the folder has a run, which is not replaced by accident
-    status, _, errors = framework.train("--config", first / CONFIG).wait()
-    line = assert_one_line(status, errors)
+    line = assert_one_line(*framework.train("--config", first / CONFIG).wait()[::2])
     assert line.startswith(f"error: {first}: already has a run")
 
 
+@ONE_FRAMEWORK
 def test_a_trace_has_the_file_from_which_it_is_recorded_again(framework, text, cache, tmp_path):
     trace, given = tmp_path / "trace", flags(data=text, cache=cache, steps=2)
     for words in ([*given, f"--trace={trace}"], ["--config", trace / CONFIG]):
-        status, _, said = framework.train(*map(str, words)).wait()
-        assert status == 0, said
+        ended(framework.train(*map(str, words)))
         values = yaml.safe_load((trace / CONFIG).read_text())
         assert (values["trace"], values["steps"]) == (str(trace), 2)
         assert [step for step, _ in Trace(trace).steps()] == [0, 1]

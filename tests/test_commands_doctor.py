@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import run_python
 
 from parity.cli import doctor
 from parity.twins.cli import doctor as laboratory
@@ -14,9 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_this_environment_has_no_problem():
-    done = subprocess.run(
-        [sys.executable, "-m", "parity", "doctor"], cwd=ROOT, capture_output=True, text=True
-    )
+    done = run_python("-m", "parity", "doctor")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert lines[-1] == "no problem found"
@@ -81,13 +80,7 @@ def test_each_problem_is_a_line_with_its_fix(tmp_path, change, said):
         "from parity.cli import doctor\n"
         "print('\\n'.join(doctor.problems()))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", code, tmp_path, check=True)
     lines = done.stdout.split("\n")[:-1] if done.stdout.strip() else []
     assert len(lines) == len(said)
     for line, start in zip(lines, said, strict=True):

@@ -314,8 +314,7 @@ def test_the_command_says_so_by_its_status(text, cache, tmp_path):
     ],
 )
 def test_bad_use_is_told_at_once(words, expected, tmp_path):
-    status, _, errors = command(*words, f"--out={tmp_path}")
-    assert expected in assert_one_line(status, errors)
+    assert expected in assert_one_line(*command(*words, f"--out={tmp_path}")[::2])
 
 
 def test_a_peer_that_is_not_installed_is_told_at_once(tmp_path):

@@ -4,12 +4,11 @@ import itertools
 import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import run_python
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -410,12 +409,7 @@ def test_many_pairs_take_little_memory(tmp_path):
         "load_pairs(Path(sys.argv[1]), Path(sys.argv[2]),"
         " PairOptions('spaces', 'spaces'), processes=1); print(peak() - before)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, path, tmp_path / "cache"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
+    done = run_python("-c", code, path, tmp_path / "cache", text=False, check=True)
     assert path.stat().st_size > 8_000_000
     assert int(done.stdout) < 32_000  # KiB
 

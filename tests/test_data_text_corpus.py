@@ -285,7 +285,6 @@ def test_missing_and_doubled_splits_are_named(tmp_path):
     ("texts", "message"),
     [
         ({"train": ""}, "train.txt: the file is empty, at least one line of words is needed"),
-        ({"train": "a b\n", "valid": ""}, "valid.txt: the file is empty, at least one line"),
         (
             {"train": "a b\n", "test": "\n \n\u3000\n"},
             "test.txt: 3 lines without a word, at least one word is needed",
@@ -299,7 +298,6 @@ def test_missing_and_doubled_splits_are_named(tmp_path):
             {"train": "a b\n", "valid": b"a b\nb \xe9\n"},
             "valid.txt:2: byte 0xe9 at offset 6 of the file (byte 3 of the line) is not UTF-8",
         ),
-        ({"train": b"a b\0\n"}, "train.txt:1: this is a binary file, not UTF-8 text: a zero"),
     ],
 )
 def test_unusable_texts_are_named_and_nothing_is_left(tmp_path, texts, message):

@@ -1,11 +1,10 @@
 """Text files are read line by line, and every fault is named by file, line and byte."""
 
 import gzip
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from conftest import run_python
 
 from data.text_file import MAX_LINE, read_blocks, read_lines
 from parity.base.errors import UsageError
@@ -131,14 +130,7 @@ def test_huge_line_takes_little_memory(tmp_path, ending):
         "for block in read_blocks(Path(sys.argv[1]), []): pass\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
-    root = Path(__file__).parent.parent
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    result = run_python("-c", code, path, check=True)
     kilobytes = int(result.stdout) // (1024 if sys.platform == "darwin" else 1)
     assert kilobytes < 32 * 1024  # of 200 MiB
 

@@ -37,12 +37,6 @@ LAUNCHER = ["python", "-m", "paddle.distributed.launch"]
 STEPS = 8
 
 
-@pytest.fixture(params=COLLECTIVE)
-def name(request) -> str:
-    """Return the name of each framework in turn."""
-    return request.param
-
-
 def words_of(job) -> list[str]:
     """Return the command line of a job's container."""
     container = operator_pods.container(job)

@@ -2,12 +2,12 @@
 
 import ast
 import re
-import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from conftest import run_python
 
 from parity.twins.converge.trainings import code_files
 from parity.twins.spec.frameworks import FRAMEWORKS as SPECS
@@ -202,9 +202,7 @@ def test_harness_and_data_load_no_framework():
         and path.stem not in ("__init__", "__main__")
     ]
     code = f"import sys\nfor name in {modules}: __import__(name)\nprint(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", code, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert not loaded & FRAMEWORKS
     assert {"parity", "data"} <= loaded

@@ -1,10 +1,9 @@
 """A process with edited source runs the edited lines, and no file changes."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from conftest import run_python
 
 from parity.twins.launch.edited_source import Edit, edited_texts
 from parity.twins.launch.processes import ROOT
@@ -65,9 +64,7 @@ def run(project, edits, *words):
     sources = {str(project / name): text for name, text in edited_texts(edits, project).items()}
     sources.setdefault(str(script), script.read_text())
     given = json.dumps([str(project), str(script), sources, *words])
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, given], cwd=ROOT, capture_output=True, text=True
-    )
+    done = run_python("-c", RUN, given)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

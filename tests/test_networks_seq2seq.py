@@ -1,11 +1,10 @@
 """The sequence-to-sequence network in both frameworks, against each other and the oracle."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
-from conftest import flags
+from conftest import TINY_SEQ2SEQ
 
 from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.report.mismatch import describe_mismatch
@@ -17,39 +16,25 @@ from parity.twins.spec.spec import Spec, TrainSpec
 from parity.twins.training.strategy import Build
 
 STEPS = 4
-# 7 rows divide by none of 2, 3 and 4.
-TINY = {
-    "network": "seq2seq",
-    "time": None,
-    "vocabulary_size": None,
-    "source_vocabulary_size": 40,
-    "target_vocabulary_size": 40,
-    "embedding_size": 5,
-    "hidden_size": 6,
+TINY = TINY_SEQ2SEQ | {
     "num_layers": 1,
-    "batch_size": 7,
     "bidirectional": False,
     "optimizer": "adam",
-    "initial_scale": 0.3,
-    "source_segmenter": "spaces",
-    "target_segmenter": "spaces",
-    "dtype": "float64",
     "decode": 5,
     "beam": 3,
     "steps": STEPS,
 }
-# Each cell with each score, fed in half of them; the other half is thorough.
 CELLS, SCORES = ("lstm", "gru"), ("dot", "general", "scaled", "bahdanau")
+# Each score, each cell fed and not; the other combinations are thorough.
+QUICK = {
+    ("lstm", "dot", True),
+    ("lstm", "scaled", False),
+    ("gru", "general", False),
+    ("gru", "bahdanau", True),
+}
 COMBINATIONS = [
-    pytest.param(
-        cell,
-        score,
-        fed,
-        marks=() if fed == (place % 2 == 0) else pytest.mark.thorough,
-    )
-    for cell, turn in zip(CELLS, (0, 1), strict=True)
-    for place, score in enumerate(SCORES, start=turn)
-    for fed in (False, True)
+    pytest.param(*each, marks=() if each in QUICK else pytest.mark.thorough)
+    for each in itertools.product(CELLS, SCORES, (False, True))
 ]
 DEEPER = {
     "two layers": {"num_layers": 2, "cell": "lstm", "attention": "general"},
@@ -66,29 +51,14 @@ DEEPER = {
 
 
 @pytest.fixture(scope="session")
-def run_pairs(frameworks, pairs, cache, tmp_path_factory):
+def run_pairs(run_both, pairs):
     """Return a function that trains both sides at once and returns {framework: Trace}.
 
-    Its arguments are flags in place of those in `TINY`. What was run once is kept.
+    Its arguments are flags in place of those in `TINY`.
     """
-    kept: dict[str, dict[str, Trace]] = {}
 
-    def run(**values) -> dict[str, Trace]:
-        fed = values.pop("fed", False)
-        values = TINY | {"data": pairs, "cache": cache, "input_feeding": fed} | values
-        key = json.dumps(values, sort_keys=True, default=str)
-        if key not in kept:
-            folder = tmp_path_factory.mktemp("traces")
-            words = flags(**values)
-            jobs = {
-                name: each.train(*words, f"--trace={folder / name}")
-                for name, each in frameworks.items()
-            }
-            for name, job in jobs.items():
-                status, _, errors = job.wait()
-                assert status == 0, f"{name}: {errors}"
-            kept[key] = {name: Trace(folder / name) for name in jobs}
-        return kept[key]
+    def run(fed=False, **values) -> dict[str, Trace]:
+        return run_both(**TINY | {"data": pairs, "input_feeding": fed} | values)
 
     return run
 

@@ -47,7 +47,7 @@ def judged(spec, steps):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_loss_summed_term_by_term_is_no_mismatch(dtype, order, seed):
     spec = spec_of(dtype, seed)
     (recorded,) = recorded_steps(spec, 1)

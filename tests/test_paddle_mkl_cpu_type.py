@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from conftest import run_python
 
 from paddle_impl import mkl_cpu_type
 
@@ -71,14 +70,7 @@ def test_the_engine_is_loaded_with_the_choice_but_for_the_users_own(given, expec
         environment[mkl_cpu_type.VARIABLE] = given
     code = "import os; from paddle_impl.engine import load_engine; load_engine(1);"
     code += f"print(os.environ.get({mkl_cpu_type.VARIABLE!r}, ''))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", code, env=environment, check=True)
     kept = [json.loads(path.read_bytes())["choice"] for path in tmp_path.glob("*/*/*.json")]
     assert kept == ([] if given else [done.stdout.strip()])
     if given:
@@ -104,14 +96,7 @@ os.wait()
 
 def test_openmp_sets_its_variable_before_replicas_compute():
     """Set by the first replica instead, it moves what another one is reading at that time."""
-    done = subprocess.run(
-        [sys.executable, "-c", REGISTERED],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    )
+    done = run_python("-c", REGISTERED, check=True, timeout=100)
     assert done.stdout.split() == ["True", "True"]
 
 
@@ -120,11 +105,5 @@ def test_paddle_is_loaded_where_home_cannot_be_written():
         "import os; from paddle_impl.engine import load_engine; "
         "load_engine(1); print(os.environ['HOME'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=os.environ | {"HOME": "/proc"},
-        capture_output=True,
-        text=True,
-    )
+    done = run_python("-c", code, env=os.environ | {"HOME": "/proc"})
     assert (done.returncode, done.stdout) == (0, "/proc\n"), done.stderr

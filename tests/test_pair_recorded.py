@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import one_line, run_python
 from oracle_side import header, recorded_steps, small_spec, write_trace
 
 from parity import Recorder, Rename, Tolerance, Trace, assert_match
@@ -81,13 +80,6 @@ def pair(tmp_path):
         return a, record(tmp_path / "port", change=change, **values | (of_b or {}))
 
     return record_pair
-
-
-def one_line(caught):
-    message = str(caught.value)
-    assert "\n" not in message
-    assert caught.value.exit_status == 2
-    return message
 
 
 def run(capsys, *words):
@@ -728,7 +720,7 @@ def test_bad_use_of_the_assertion_is_no_failed_assertion(pair, tmp_path):
 def test_the_package_is_cheap_to_import_and_lists_what_it_has():
     code = (
         "import sys, parity\n"
-        "assert not {'numpy', 'safetensors', 'plotly'} & set(sys.modules), sys.modules\n"
+        "assert not {'numpy', 'safetensors', 'plotly', 'click'} & set(sys.modules)\n"
         "assert set(parity.__all__) <= set(dir(parity))\n"
         "for name in parity.__all__: assert getattr(parity, name).__name__ == name\n"
         "assert parity.Recorder is sys.modules['parity.pair.recorder'].Recorder\n"
@@ -736,8 +728,6 @@ def test_the_package_is_cheap_to_import_and_lists_what_it_has():
         "try: parity.Nothing\n"
         "except AttributeError as error: print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
-    )
+    done = run_python("-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "module 'parity' has no attribute 'Nothing'"

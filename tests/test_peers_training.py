@@ -6,7 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import TINY_SEQ2SEQ, assert_one_line, flags
+from conftest import TINY_SEQ2SEQ, assert_one_line, ended, flags
 
 from parity.base.errors import UsageError
 from parity.twins.launch.checkout import check_installed
@@ -50,10 +50,7 @@ def side_summary(frameworks):
     """Return a function that trains TensorFlow's side and returns its summary."""
 
     def train(out, **values):
-        status, _, errors = (
-            frameworks["tensorflow"].train(*flags(**values), f"--out={out}").wait()
-        )
-        assert status == 0, errors
+        ended(frameworks["tensorflow"].train(*flags(**values), f"--out={out}"))
         return json.loads((out / "summary.json").read_text())
 
     return train

@@ -5,12 +5,10 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import wait_for
+from conftest import run_python, wait_for
 from started_ranks import StartedRanks
 
 from parity.base.errors import UsageError
@@ -140,11 +138,9 @@ def test_processes_of_one_machine_have_a_network_of_their_own_or_a_warning(tmp_p
 def test_a_private_network_needs_no_root_and_keeps_the_user():
     if private_network("paddle") is None:
         pytest.skip("this kernel lets nobody have a network of his own")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "network_of_nobody.py")],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_python(
+        ROOT / "tests" / "network_of_nobody.py",
+        cwd=None,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert (done.returncode, done.stdout) == (0, "refused\nreached\nthe same user\n"), (

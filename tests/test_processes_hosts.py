@@ -155,8 +155,7 @@ def test_a_host_that_cannot_be_used_is_named_in_one_line(second, status, message
 
 def test_a_host_that_is_not_this_one_cannot_be_the_first(hosts):
     path = hosts(first=FIRST.replace("127.0.0.1", "192.0.2.1"))
-    status, _, errors = StartedRanks("exchange", path).wait()
-    line = assert_one_line(status, errors)
+    line = assert_one_line(*StartedRanks("exchange", path).wait()[::2])
     assert f"{path}: host 1 (192.0.2.1): '192.0.2.1' is no address of this host" in line
 
 
@@ -273,8 +272,8 @@ def test_a_run_has_as_many_replicas_as_its_hosts_have_ranks(hosts):
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_hosts_are_refused_for_one_process(name, hosts, frameworks, text):
-    status, _, errors = frameworks[name].train(*flags(data=text, hosts=hosts())).wait()
-    line = assert_one_line(status, errors)
+    job = frameworks[name].train(*flags(data=text, hosts=hosts()))
+    line = assert_one_line(*job.wait()[::2])
     assert re.search(r"--hosts is .*hosts.toml; not allowed for the strategy", line)
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import COLLECTIVE, flags, wait_for
+from conftest import COLLECTIVE, ended, flags, wait_for
 
 from parity.twins.launch.edited_source import Edit
 from parity.twins.training.checkpoint import newest_checkpoint
@@ -15,12 +15,6 @@ from parity.twins.training.loss_table import read_losses
 
 # most checkpoints are not at the end of an epoch, where no recurrent state goes on
 STEPS, EPOCH, EVERY = 60, 20, 6
-
-
-@pytest.fixture(params=COLLECTIVE)
-def name(request) -> str:
-    """Return the name of each framework in turn."""
-    return request.param
 
 
 @pytest.fixture
@@ -56,8 +50,7 @@ def test_a_killed_rank_ends_the_training_and_what_is_saved_is_whole(rank, train,
     """From which it goes on as from any checkpoint."""
     job = train()
     before = ranks(job.pid) if kill(job.pid, tmp_path / "run", rank, signal.SIGKILL) else []
-    status, _, errors = job.wait()
-    assert status == 4, errors
+    errors = ended(job, 4)
     (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
     expected = r"rank 0 was killed by SIGKILL" if rank == 0 else r"rank 1 \(.*\) is gone: .*"
     assert re.fullmatch(f"error: {expected}", line)
@@ -74,8 +67,7 @@ def test_a_killed_rank_ends_the_training_and_what_is_saved_is_whole(rank, train,
 def test_a_training_starts_again_by_itself(train, tmp_path):
     job = train(max_restarts=2)
     kill(job.pid, tmp_path / "run", 1, signal.SIGKILL)
-    status, _, errors = job.wait()
-    assert status == 0, errors
+    errors = ended(job)
     assert "starting again from the newest checkpoint, 1 of 2 times" in errors
     assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
 
@@ -87,8 +79,7 @@ def test_a_run_that_has_saved_nothing_starts_again_from_its_beginning(train, tmp
     wait_for(marker.exists, seconds=120)
     os.kill(ranks(job.pid)[1], signal.SIGKILL)
     assert not any((tmp_path / "run" / "checkpoints").glob("step-*")), "it came too late"
-    status, _, errors = job.wait()
-    assert status == 0, errors
+    errors = ended(job)
     assert "starting again" in errors
     assert "resumed" not in errors
     assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
@@ -102,8 +93,7 @@ def test_a_restart_does_not_take_an_old_run_for_its_own(train, tmp_path):
     job = train(max_restarts=1, overwrite=True, steps=10)
     wait_for(lambda: len(ranks(job.pid)) == 2)
     os.kill(ranks(job.pid)[0], signal.SIGKILL)
-    status, _, errors = job.wait()
-    assert status == 0, errors
+    errors = ended(job)
     assert "resumed" not in errors
     assert train("whole", steps=10).wait()[0] == 0
     tables = [(tmp_path / each / "losses.csv").read_bytes() for each in ("run", "whole")]
@@ -120,8 +110,7 @@ def test_a_signal_stops_all_after_the_same_step(to, train, tmp_path):
         wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("step-*")), seconds=120)
         for each in (job.pid, *ranks(job.pid)):
             os.kill(each, signal.SIGTERM)
-    status, _, errors = job.wait()
-    assert status == 143, errors
+    errors = ended(job, 143)
     assert "starting again" not in errors
     step = int(re.search(r"error: stopped at step (\d+); a checkpoint is written", errors)[1])
     saved = newest_checkpoint(tmp_path / "run" / "checkpoints", [])
@@ -137,8 +126,7 @@ def test_a_rank_may_stand_still_for_a_while(name, train, tmp_path):
     time.sleep(14)
     os.kill(stopped, signal.SIGCONT)
     os.kill(job.pid, signal.SIGTERM)
-    status, _, errors = job.wait()
-    assert status == 143, errors
+    ended(job, 143)
 
 
 @pytest.mark.parametrize("name", ["paddle"], indirect=True)  # for TensorFlow see the test below
@@ -147,8 +135,7 @@ def test_what_is_asked_to_stop_while_it_starts_is_not_started_again(train):
     wait_for(lambda: len(ranks(job.pid)) == 2)
     time.sleep(0.3)  # until the supervisor listens
     os.kill(job.pid, signal.SIGTERM)
-    status, _, errors = job.wait()
-    assert status == 143, errors
+    errors = ended(job, 143)
     assert "starting again" not in errors
     assert "error: " in errors
 
@@ -161,5 +148,4 @@ def test_a_signal_is_heard_as_soon_as_the_engine_has_started(frameworks, text, c
     edits = (Edit(file, started, f"{started}{asks}        time.sleep(5)\n"),)
     given = {"strategy": "multi-worker", "processes": 2, "steps": STEPS, "data": text}
     given |= {"cache": cache, "out": tmp_path / "run"}
-    status, _, errors = frameworks["tensorflow"].train(*flags(**given), edits=edits).wait()
-    assert status == 143, errors
+    ended(frameworks["tensorflow"].train(*flags(**given), edits=edits), 143)

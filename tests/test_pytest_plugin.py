@@ -1,12 +1,10 @@
 """Where people work: pytest's fixture, and the summary of a step of GitHub Actions."""
 
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from conftest import assert_one_line
+from conftest import assert_one_line, run_python
 from test_setup import ROOT
 
 from parity import Recorder
@@ -33,12 +31,11 @@ def recorded(tmp_path_factory):
 
 
 def run(*command, cwd, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", *command],
+    return run_python(
+        "-m",
+        *command,
         cwd=cwd,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
     )
 
 
@@ -68,9 +65,7 @@ def test_the_fixture_keeps_pages_and_verdicts(recorded, tmp_path):
 
 def test_projects_that_do_not_use_it_load_nothing_for_it():
     code = "import sys, parity.pytest_plugin; print({'numpy', 'plotly'} & {*sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", code, check=True)
     assert done.stdout == "set()\n"
 
 

@@ -1,11 +1,10 @@
 """Pictures: what figures hold, what files are, and characters that no font has."""
 
-import subprocess
-import sys
 import warnings
 
 import numpy as np
 import pytest
+from conftest import run_python
 from matplotlib import image
 
 from parity.base.errors import UsageError
@@ -18,7 +17,6 @@ from parity.report.image_files import (
     plot_attention,
     save_figure,
 )
-from parity.twins.launch.processes import ROOT
 
 
 def sentences(count=3):
@@ -132,16 +130,16 @@ def test_matplotlib_itself_says_nothing(tmp_path):
         "plot_attention([(['a'], ['b'], np.ones((1, 1)))], path)\n"
     )
     (tmp_path / "file").touch()
-    done = subprocess.run(
-        [sys.executable, "-W", "default", "-c", code],
-        cwd=ROOT,
+    done = run_python(
+        "-W",
+        "default",
+        "-c",
+        code,
         env={
             "PATH": "",
             "HOME": str(tmp_path / "file"),
             "MPLCONFIGDIR": str(tmp_path / "file"),
         },
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert done.stderr == ""

@@ -195,8 +195,7 @@ def test_what_runs_several_jobs_does_not_wait_for_them(tmp_path, command, number
     wait_for(one_trains, seconds=120)
     os.kill(found[0], signal.SIGSTOP)
     os.kill(process.pid, number)
-    status, _, errors = finish(process)
-    assert_one_line(status, errors, SIGNALS[number])
+    assert_one_line(*finish(process)[::2], SIGNALS[number])
     wait_for(lambda: not alive(found[0]), seconds=5)
 
 
@@ -204,8 +203,7 @@ def test_a_side_that_is_killed_is_named(text, cache, tmp_path):
     process = start(run_flags(text, cache, tmp_path, steps=100_000))
     sides = trainings(process)
     os.kill(sides["paddle"], signal.SIGKILL)
-    status, _, errors = finish(process)
-    line = assert_one_line(status, errors, 128 + signal.SIGKILL)
+    line = assert_one_line(*finish(process)[::2], 128 + signal.SIGKILL)
     assert "paddle ended with signal SIGKILL" in line
     assert not any(alive(pid) for pid in sides.values())
 
@@ -221,8 +219,7 @@ def test_a_side_that_is_killed_is_named(text, cache, tmp_path):
 def test_an_interpreter_that_cannot_be_used_is_named(text, cache, tmp_path, program, said):
     environment = os.environ | {"PARITY_PADDLE_PYTHON": program}
     process = start(run_flags(text, cache, tmp_path), env=environment)
-    status, _, errors = finish(process)
-    assert said in assert_one_line(status, errors)
+    assert said in assert_one_line(*finish(process)[::2])
 
 
 def test_a_bad_file_for_the_report_is_told_before_training(text, cache, tmp_path):

@@ -12,7 +12,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from conftest import STEPS, STREAM_BATCHES, TINY, TINY_SEQ2SEQ, chosen
-from equal_traces import differing, worst
 
 from parity.base.source_lines import found_for
 from parity.trace.reader import Trace
@@ -50,6 +49,20 @@ ASYNCHRONOUS = {
 WITHOUT_COPIES = {"towers", "average-gradients", "parameter-server-sync", "layers"}
 # A sum of two replicas has no order, and these compute all else as the default strategy.
 SAME_BITS = {"data-parallel", "parallel-do"}
+
+
+def worst(verdict) -> float:
+    """Return the largest relative distance of any pair."""
+    return max(d.relative for rungs in verdict.pairs.values() for d in rungs.values())
+
+
+def differing(*traces: Trace) -> list[str]:
+    """Return the names of the tensors whose bits differ between two traces."""
+    found = []
+    for (_, first), (_, second) in zip(*(trace.steps() for trace in traces), strict=True):
+        assert first.keys() == second.keys()
+        found += [k for k in first if first[k].tobytes() != second[k].tobytes()]
+    return found
 
 
 def trains_all(entry) -> bool:

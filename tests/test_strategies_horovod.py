@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import LOGGED, STEPS, flags
+from conftest import LOGGED, STEPS, ended, flags
 from test_processes_lost import kill
 
 from parity.trace.reader import Trace
@@ -85,8 +85,7 @@ def test_towers_go_on_from_its_checkpoint(trainings):
 def test_a_killed_rank_ends_the_training_and_it_goes_on(rank, train, tmp_path):
     job = train(steps=60, checkpoint_every=5)
     kill(job.pid, tmp_path / "run", rank, 9)
-    status, _, errors = job.wait()
-    assert status == 4, errors
+    errors = ended(job, 4)
     lines = [each for each in errors.splitlines() if each.startswith("error: ")]
     assert len(lines) == 1, errors
     assert not LOGGED.search(errors), errors
@@ -96,8 +95,7 @@ def test_a_killed_rank_ends_the_training_and_it_goes_on(rank, train, tmp_path):
     saved = newest_checkpoint(tmp_path / "run" / "checkpoints", notes)
     assert saved is not None
     assert not notes, "a checkpoint is not whole"
-    status, _, errors = train(steps=60, checkpoint_every=5, resume="").wait()
-    assert status == 0, errors
+    errors = ended(train(steps=60, checkpoint_every=5, resume=""))
     assert f"resumed at step {saved.step}" in errors
     assert train("whole", steps=60, checkpoint_every=5).wait()[0] == 0
     tables = [(tmp_path / name / "losses.csv").read_bytes() for name in ("run", "whole")]
@@ -107,8 +105,7 @@ def test_a_killed_rank_ends_the_training_and_it_goes_on(rank, train, tmp_path):
 def test_a_training_starts_again_by_itself(train, tmp_path):
     job = train(steps=60, checkpoint_every=5, max_restarts=2)
     kill(job.pid, tmp_path / "run", 1, 9)
-    status, _, errors = job.wait()
-    assert status == 0, errors
+    errors = ended(job)
     assert "starting again from the newest checkpoint, 1 of 2 times" in errors
     assert len(read_losses(tmp_path / "run" / "losses.csv")) == 60
 
@@ -116,8 +113,7 @@ def test_a_training_starts_again_by_itself(train, tmp_path):
 def test_a_signal_to_a_single_rank_stops_all_after_the_same_step(train, tmp_path):
     job = train(steps=60, checkpoint_every=5)
     kill(job.pid, tmp_path / "run", 1, 15)
-    status, _, errors = job.wait()
-    assert status == 143, errors
+    errors = ended(job, 143)
     step = int(re.search(r"error: stopped at step (\d+); a checkpoint is written", errors)[1])
     saved = newest_checkpoint(tmp_path / "run" / "checkpoints", [])
     assert saved is not None

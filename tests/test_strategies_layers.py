@@ -36,12 +36,6 @@ PAIRS_SPEC = preset("seq2seq", "tiny").replace(
 )
 
 
-@pytest.fixture(params=FRAMEWORKS)
-def name(request) -> str:
-    """Return the name of each framework in turn."""
-    return request.param
-
-
 # What follows up to the next rule runs in a process of the framework.
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import LOGGED, STEPS, assert_one_line, flags, wait_for
+from conftest import LOGGED, STEPS, assert_one_line, ended, flags, wait_for
 from oracle_side import TextBatch
 from test_processes_lost import ranks
 
@@ -59,8 +59,7 @@ def train(start):
 
     def run(framework, **values) -> Path:
         job, out = start(framework, **values)
-        status, _, errors = job.wait()
-        assert status == 0, errors
+        ended(job)
         return out
 
     return run
@@ -149,8 +148,7 @@ def test_on_equal_shards_it_is_the_exact_training(run_both, equal):
 def test_the_profile_of_mirrored_has_every_phase(frameworks, text, cache, tmp_path):
     values = {"data": text, "cache": cache, "hidden_size": 64, "optimizer": "adam"}
     values |= {"strategy": "mirrored", "profile": tmp_path, "steps": 15}
-    status, _, errors = frameworks["tensorflow"].train(*flags(**values)).wait()
-    assert status == 0, errors
+    ended(frameworks["tensorflow"].train(*flags(**values)))
     table = json.loads((tmp_path / "profile.json").read_text())
     assert set(table["phases"]) == set(PHASES)
     assert all(table["phases"].values())
@@ -374,8 +372,7 @@ def test_a_killed_process_ends_all_and_is_named(start, given, killed, name):
     saved(out)
     members = ranks(job.pid)
     os.kill(members[killed], signal.SIGKILL)
-    status, _, errors = job.wait()
-    assert status == 4, errors
+    errors = ended(job, 4)
     (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
     assert re.fullmatch(rf"error: {name} \(.*\) is gone: its connection is closed", line)
     assert not any(Path(f"/proc/{member}").exists() for member in members)
@@ -408,8 +405,7 @@ def test_a_process_lost_to_paddles_servers_ends_all_and_it_goes_on(start, traini
     assert (len(ours), len(engines)) == (4, 2)
     of_name = dict(zip(("rank 0", "rank 1", "ps 0", "ps 1"), ours, strict=True))
     os.kill(of_name.get(lost, engines[0]), signal.SIGKILL)
-    status, _, errors = job.wait()
-    assert status == 4, errors
+    errors = ended(job, 4)
     name = lost if lost in of_name else "ps 0"
     (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
     assert line.startswith(f"error: {name} "), errors
@@ -420,8 +416,7 @@ def test_a_process_lost_to_paddles_servers_ends_all_and_it_goes_on(start, traini
     assert newest_checkpoint(out / "checkpoints", notes) is not None
     assert not notes, "a checkpoint is not whole"
     job, _ = start("paddle", **given, out=out, resume="")
-    status, _, errors = job.wait()
-    assert status == 0, errors
+    errors = ended(job)
     (whole,) = trainings.run(["paddle"], "out", **given)
     assert read_losses(out / "losses.csv") == read_losses(whole / "losses.csv")
 
@@ -432,8 +427,7 @@ def test_paddles_servers_start_again_by_themselves(start):
     job, out = start("paddle", **given, batching="stream", max_restarts=2)
     saved(out)
     os.kill(children(job.pid)[2], signal.SIGKILL)
-    status, _, errors = job.wait()
-    assert status == 0, errors
+    errors = ended(job)
     assert "starting again from the newest checkpoint, 1 of 2 times" in errors
     assert len(read_losses(out / "losses.csv")) == 60
 
@@ -445,8 +439,7 @@ def test_a_signal_stops_paddles_servers_with_a_checkpoint(start, to):
     job, out = start("paddle", **given)
     saved(out)
     os.kill(job.pid if to == "all" else children(job.pid)[1], signal.SIGTERM)
-    status, _, errors = job.wait()
-    assert status == 143, errors
+    errors = ended(job, 143)
     step = int(re.search(r"error: stopped at step (\d+); a checkpoint is written", errors)[1])
     newest = newest_checkpoint(out / "checkpoints", [])
     assert newest is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import one_line
 from oracle_side import header, recorded_steps, small_spec, write_trace
 from safetensors.numpy import load
 
@@ -34,13 +35,6 @@ def steps():
 @pytest.fixture
 def trace(tmp_path, steps):
     return Trace(write_trace(tmp_path / "trace", HEADER, steps))
-
-
-def one_line(caught):
-    message = str(caught.value)
-    assert "\n" not in message
-    assert caught.value.exit_status == 2
-    return message
 
 
 def test_a_trace_of_format_6_is_read_and_its_damage_seen(trace, steps):

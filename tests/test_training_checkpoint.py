@@ -2,11 +2,11 @@
 
 import dataclasses
 import os
-import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import one_line
 from oracle_side import small_pairs_spec, small_spec
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -39,13 +39,6 @@ def checkpoint(step=3, spec=SPEC, **values) -> Checkpoint:
     state = {name: draw.random(shape).astype(spec.training.dtype) for name in "hc"}
     whole = Checkpoint(spec, step, snapshot, state, CORPUS, "paddle")
     return dataclasses.replace(whole, **values)
-
-
-def one_line(caught) -> str:
-    message = str(caught.value)
-    assert "\n" not in message
-    assert caught.value.exit_status == 2
-    return message
 
 
 def names(folder) -> set[str]:
@@ -213,24 +206,6 @@ def test_one_flipped_bit_anywhere_is_refused(saved):
         assert str(saved) in one_line(caught)
     saved.write_bytes(content)
     assert load_checkpoint(saved).step == 3
-
-
-class _Trap:
-    def __reduce__(self):
-        return (Path.write_text, (Path(__file__).parent / "trap", "sprung"))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\0" * 8, b"\0" * 4096, b"<!DOCTYPE html>" * 99, pickle.dumps({"x": _Trap()})],
-)
-def test_what_is_no_checkpoint_is_refused(tmp_path, content):
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    with pytest.raises(UsageError) as caught:
-        load_checkpoint(path)
-    assert str(path) in one_line(caught)
-    assert not (Path(__file__).parent / "trap").exists(), "a pickle is never loaded"
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):

@@ -6,9 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from conftest import STREAM_BATCHES, flags
+from conftest import FRAMEWORKS, STREAM_BATCHES, ended, flags, run_python
+from oracle_side import text_batch
+from test_training_loop import SPEC, train
 
 from parity.twins.launch.processes import ROOT
+from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
 
 # With this module there, TensorBoard's reader does without TensorFlow.
 _READER = """
@@ -33,81 +36,51 @@ with EventWriter(Path(sys.argv[1]), 0) as events:
 """
 
 
-@pytest.fixture(scope="module")
-def runs(frameworks, text, cache, tmp_path_factory):
-    """Train two epochs on each side, the second half of it resumed; return what each left.
-
-    {framework: (events, summary, stderr of the second half)}
-    """
-    given = {"data": text, "cache": cache, "replicas": 3, "epochs": 2, "decay": 0.5}
-    given |= {"checkpoint_every": 3, "dtype": "float64"}
-    folders = {name: tmp_path_factory.mktemp("run") / name for name in frameworks}
-
-    def train(**values):
-        jobs = {
-            n: f.train(*flags(**given, **values, out=folders[n])) for n, f in frameworks.items()
-        }
-        ended = {name: job.wait() for name, job in jobs.items()}
-        assert [status for status, _, _ in ended.values()] == [0, 0], ended
-        return {name: said for name, (_, _, said) in ended.items()}
-
-    train(steps=8)
-    for folder in folders.values():  # as if the run had been killed after step 7
-        (folder / "checkpoints" / "step-00000008.safetensors").unlink()
-    said = train(resume=True)
-    readers = {
-        name: subprocess.Popen(
-            [sys.executable, "-c", _READER, folder / "events"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for name, folder in folders.items()
-    }
-    return {
-        name: (
-            json.loads(readers[name].communicate()[0]),
-            json.loads((folder / "summary.json").read_text()),
-            said[name],
-        )
-        for name, folder in folders.items()
-    }
+def test_event_files_hold_every_curve_once(tmp_path):
+    """Though steps 6 and 7 are trained again, as if the run had been killed after step 7."""
+    spec = SPEC.replace(batching="sentences")
+    train(tmp_path, spec, STREAM_BATCHES, steps=8, checkpoint_every=3)
+    (tmp_path / "checkpoints" / "step-00000008.safetensors").unlink()
+    resumed, summary = train(tmp_path, spec, STREAM_BATCHES, resume="", checkpoint_every=3)
+    events = json.loads(run_python("-c", _READER, tmp_path / "events", check=True).stdout)
+    every_step = {"loss/global", "loss/replica_0", "loss/replica_1"}
+    every_step |= {"learning_rate", "tokens_per_second"}
+    assert set(events) == every_step | {"perplexity/valid", "perplexity/test"}
+    for name in every_step:
+        assert [step for step, _ in events[name]] == list(range(STEPS)), name
+    rates = [rate for _, rate in events["learning_rate"]]
+    assert rates == pytest.approx([0.01] * 5 + [0.005] * 5)
+    assert all(speed > 0 for _, speed in events["tokens_per_second"])
+    for step, losses in enumerate(resumed.losses, STEPS - resumed.done):
+        assert events["loss/global"][step][1] == pytest.approx(losses.sum(), rel=1e-6)
+        lengths = text_batch(spec, step, STREAM_BATCHES).lengths
+        for replica, rows in enumerate((slice(0, 3), slice(3, 5))):
+            share = losses[replica] * lengths.sum() / lengths[rows].sum()
+            assert events[f"loss/replica_{replica}"][step][1] == pytest.approx(share, rel=1e-6)
+    perplexities = dict(events["perplexity/valid"])
+    assert list(perplexities) == [5, 10]
+    assert summary.valid_perplexity == pytest.approx([perplexities[10]], rel=1e-6)
 
 
-def test_event_files_hold_every_curve_once(runs):
-    for events, summary, _ in runs.values():
-        replicas = [f"loss/replica_{replica}" for replica in range(3)]
-        every_step = {"loss/global", *replicas, "learning_rate", "tokens_per_second"}
-        assert set(events) == every_step | {"perplexity/valid", "perplexity/test"}
-        for name in every_step:
-            # steps 6 and 7 were trained twice, and are there once
-            assert [step for step, _ in events[name]] == list(range(STEPS)), name
-        assert [rate for _, rate in events["learning_rate"]] == pytest.approx(
-            [0.05] * 5 + [0.025] * 5
-        )
-        assert all(speed > 0 for _, speed in events["tokens_per_second"])
-        for step in range(STREAM_BATCHES - 1):  # where each row has as many tokens
-            losses = [events[name][step][1] for name in replicas]
-            mean = (3 * losses[0] + 2 * losses[1] + 2 * losses[2]) / 7
-            assert events["loss/global"][step][1] == pytest.approx(mean, rel=1e-5)
-        perplexities = dict(events["perplexity/valid"])
-        assert list(perplexities) == [5, 10]
-        assert summary["valid_perplexity"] == pytest.approx([perplexities[10]])
-
-
-def test_summaries_tell_what_ran(runs):
-    for name, (_, summary, _) in runs.items():
-        assert summary["versions"][name]
-        (peak,) = summary["peak_memory"]
-        assert 1e8 < peak < 1e11
-        assert 0 < summary["seconds_to_first_step"] < 1000
-        # measured after the warm-up, which these few steps do not outlast
-        assert (summary["resident_memory"], summary["product_flops_per_second"]) == ({}, None)
-        assert (summary["bleu"], summary["exact_answers"]) == (None, None)  # it writes no text
-        assert (summary["framework"], summary["replicas"]) == (name, 3)
-        assert summary["strategy"] in {"parallel-executor", "towers"}
-        assert summary["kernels"] == "fast"
-        assert (summary["dtype"], summary["steps"]) == ("float64", 4)
-        assert summary["best_perplexity"] == {"valid": None, "test": None}
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_summaries_tell_what_ran(name, trainings):
+    """Of what tests/test_strategies.py trains, too."""
+    given = {"optimizer": "adam", "batching": "stream", "steps": None, "epochs": 2}
+    given |= {"checkpoint_every": 8, "strategy": None, "replicas": 3}
+    (folder,) = trainings.run([name], "out", **given)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["versions"][name]
+    (peak,) = summary["peak_memory"]
+    assert 1e8 < peak < 1e11
+    assert 0 < summary["seconds_to_first_step"] < 1000
+    # measured after the warm-up, which these few steps do not outlast
+    assert (summary["resident_memory"], summary["product_flops_per_second"]) == ({}, None)
+    assert (summary["bleu"], summary["exact_answers"]) == (None, None)  # it writes no text
+    assert (summary["framework"], summary["replicas"]) == (name, 3)
+    assert summary["strategy"] == REGISTRIES[name].strategies.default
+    assert summary["kernels"] == "fast"
+    assert (summary["dtype"], summary["steps"]) == ("float64", STEPS)
+    assert summary["best_perplexity"] == {"valid": None, "test": None}
 
 
 def test_writing_an_event_does_not_change_the_environment(tmp_path):
@@ -120,8 +93,7 @@ def test_a_training_that_diverges_to_finite_losses_shows_short_numbers(
     framework, text, cache, tmp_path
 ):
     given = flags(data=text, cache=cache, out=tmp_path, epochs=1, dtype="float64")
-    status, _, said = framework.train(*given, "--learning-rate=1e150").wait()
-    assert status == 0, said
+    said = ended(framework.train(*given, "--learning-rate=1e150"))
     lines = said.splitlines()
     assert re.search(
         r"step 5 of 5, loss \d\.\d+e\+\d+, perplexity inf, [\d,]+ tokens/s$", lines[0]

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from oracle_side import OracleStrategy, small_spec, text
+from oracle_side import OracleStrategy, small_spec, train_with
 
 from parity.base import machine
 from parity.base.machine import replicas_at_once, usable_cores
@@ -11,7 +11,6 @@ from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.training.layout import Layout, choose_layout, layout_of_run, layout_text
-from parity.twins.training.start import Side, run_training
 
 
 def on(monkeypatch, tmp_path, cores, quota="max 100000"):
@@ -87,15 +86,9 @@ def test_a_resumed_run_keeps_its_layout(tmp_path, capsys):
     spec = small_spec()
 
     def layout(**options):
-        made = []
-
-        def make(spec, build):
-            made.append(OracleStrategy(spec, build))
-            return made[0]
-
         options = TrainOptions(out=tmp_path, **options)
-        run_training(Side(make, dict, entry=ENTRY), text(spec), spec, options)
-        return Layout(made[0].build.replicas, made[0].build.threads)
+        trained, _ = train_with(OracleStrategy, spec, options, entry=ENTRY)
+        return Layout(trained.build.replicas, trained.build.threads)
 
     assert layout(steps=2, replicas=3, threads=2) == Layout(3, 2)
     capsys.readouterr()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import COLLECTIVE, STEPS, flags
+from conftest import COLLECTIVE, STEPS, ended, flags
 
 from data.text_batches import StreamBatches
 from data.text_corpus import load_corpus
@@ -42,8 +42,7 @@ def train(frameworks, cache, tmp_path):
         values = {"steps": STEPS, "dtype": "float64", "cache": cache, "out": folder} | given
         values |= {"strategy": COLLECTIVE[framework], "replicas": processes}
         words = flags(**values, processes=processes)
-        status, _, errors = frameworks[framework].train(*words, edits=edits).wait()
-        assert status == 0, errors
+        ended(frameworks[framework].train(*words, edits=edits))
         return folder
 
     return run

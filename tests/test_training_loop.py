@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SIGNALS
-from oracle_side import OracleStrategy, small_spec, text, text_batch
+from conftest import SIGNALS, one_line
+from oracle_side import OracleStrategy, small_spec, text, train_with
 from tensorboardX.proto.event_pb2 import Event
 
 from data import load
@@ -52,21 +53,7 @@ class Recording(OracleStrategy):
 def train(out, spec=SPEC, per_epoch=PER_EPOCH, before=None, **options):
     """Run a training; return its strategy and its summary."""
     options = TrainOptions(out=out, **{"replicas": 2} | options)
-    made = []
-
-    def make_strategy(spec, build):
-        made.append(Recording(spec, build, before))
-        return made[0]
-
-    summary = run_training(Side(make_strategy, dict), text(spec, per_epoch), spec, options)
-    return made[0], summary
-
-
-def one_line(caught, status=2) -> str:
-    message = str(caught.value)
-    assert "\n" not in message
-    assert caught.value.exit_status == status
-    return message
+    return train_with(partial(Recording, before=before), spec, options, text(spec, per_epoch))
 
 
 def steps_saved(out) -> list[int]:
@@ -139,31 +126,6 @@ def perplexity_of(strategy, split):
         state, count = result.state, batch.lengths.sum()
         total, tokens = total + result.loss * count, tokens + count
     return math.exp(total / tokens)
-
-
-def test_events_hold_the_loss_of_every_replica(tmp_path):
-    strategy, summary = train(tmp_path, SPEC.replace(batching="sentences"))
-    events = scalars(tmp_path)
-    assert set(events) == {
-        "loss/global",
-        "loss/replica_0",
-        "loss/replica_1",
-        "tokens_per_second",
-        "learning_rate",
-        "perplexity/valid",
-        "perplexity/test",
-    }
-    assert events["learning_rate"] == pytest.approx(dict(enumerate(strategy.rates)))
-    recorded = list(events["loss/global"].values())
-    np.testing.assert_allclose(recorded, np.sum(strategy.losses, axis=1), rtol=1e-6)
-    for replica, rows in ((0, slice(0, 3)), (1, slice(3, 5))):
-        for step, value in events[f"loss/replica_{replica}"].items():
-            lengths = text_batch(SPEC.replace(batching="sentences"), step).lengths
-            share = strategy.losses[step][replica] * lengths.sum() / lengths[rows].sum()
-            np.testing.assert_allclose(value, share, rtol=1e-6)
-    assert list(events["perplexity/valid"]) == [4, 8]
-    valid = list(events["perplexity/valid"].values())
-    np.testing.assert_allclose(valid, summary.valid_perplexity, rtol=1e-6)
 
 
 def test_steps_end_a_run_early_and_without_a_test(tmp_path):

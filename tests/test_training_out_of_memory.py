@@ -6,7 +6,7 @@ import sys
 import click
 import numpy as np
 import pytest
-from conftest import FOLDERS, assert_one_line
+from conftest import FOLDERS, assert_one_line, run_python
 
 from parity.base import machine
 from parity.base.errors import UsageError
@@ -111,9 +111,7 @@ def test_what_the_libraries_raise_is_known_for_what_it_is():
             f"{program}\nfrom parity.base.machine import out_of_memory\n"
             "try:\n  make()\nexcept Exception as error:\n  print(out_of_memory(error))"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
-        )
+        done = run_python("-c", code)
         assert "no room for 262,144.0 GiB more" in done.stdout, done.stderr[-2000:]
 
 
@@ -136,9 +134,7 @@ try:
 except MemoryError as error:
     print(machine.out_of_memory(error))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True
-    )
+    done = run_python("-c", code, tmp_path)
     assert "out of memory: there was no room for " in done.stdout, done.stderr[-2000:]
     assert list(tmp_path.iterdir()) == []
 
@@ -154,9 +150,7 @@ try:
 except Exception as error:
     print(machine.out_of_memory(error), machine.out_of_memory(RuntimeError("std::exception")))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
-    )
+    done = run_python("-c", code)
     assert done.stdout.startswith("no room for another thread or process (can't "), done.stderr
     assert "out of memory: there was no room; allowed: " in done.stdout
     assert machine.out_of_memory(RuntimeError("std::exception")) is None

@@ -8,7 +8,7 @@ import socket
 import subprocess
 
 import pytest
-from conftest import assert_one_line, flags, start, wait_for
+from conftest import assert_one_line, ended, flags, start, wait_for
 
 from parity.base.files import UNFINISHED
 from parity.twins.training.checkpoint import load_checkpoint
@@ -46,8 +46,7 @@ def test_the_second_trainer_of_a_folder_is_refused(framework, endless, text, cac
     out = tmp_path / "run"
     for more in ({"overwrite": True}, {"resume": True}, {}):
         words = flags(data=text, cache=cache, out=out, **more)
-        status, _, said = framework.train(*words).wait()
-        assert assert_one_line(status, said) == (
+        assert assert_one_line(*framework.train(*words).wait()[::2]) == (
             f"error: {out}: process {endless.pid} on {socket.gethostname()} is writing to it; "
             "allowed: another --out, or to wait until that process ends"
         )
@@ -70,17 +69,13 @@ def test_nothing_else_is_written_to_the_folder_of_a_training(
         "trace": [f"--trace={out}", "--steps=2"],
     }
     for name, words in others.items():
-        status, _, said = framework.train(*given, *words).wait()
-        assert assert_one_line(status, said) == (
+        assert assert_one_line(*framework.train(*given, *words).wait()[::2]) == (
             f"error: {out}: process {endless.pid} on {socket.gethostname()} is writing to it; "
             f"allowed: another --{name}, or to wait until that process ends"
         )
     # beside it, its checkpoints can be evaluated
     beside = ["--evaluate-only", f"--resume={out}", f"--out={tmp_path / 'evaluated'}"]
-    status, _, said = framework.train(
-        *flags(data=text, cache=cache, epochs=100_000), *beside
-    ).wait()
-    assert status == 0, said
+    ended(framework.train(*flags(data=text, cache=cache, epochs=100_000), *beside))
     assert {path.name for path in (tmp_path / "evaluated").iterdir()} == {"evaluation.json"}
 
 
@@ -96,8 +91,7 @@ def test_a_killed_trainer_leaves_no_lock_and_its_own_remains_are_removed(
         (folder / f"{UNFINISHED}{name}.abc").write_bytes(b"half")
     steps = newest(out).step + 1
     job = framework.train(*flags(data=text, cache=cache, out=out, resume=True, steps=steps))
-    status, _, said = job.wait()
-    assert status == 0, said
+    ended(job)
     left = [path.name for path in out.rglob(f"{UNFINISHED}*")]
     assert left == [f"{UNFINISHED}mine.abc"]
 

@@ -6,7 +6,7 @@ import re
 import asynchronous_side
 import numpy as np
 import pytest
-from conftest import TINY_SEQ2SEQ, flags
+from conftest import TINY_SEQ2SEQ, ended, flags
 from oracle_side import OracleStrategy, text
 from test_training_loop import PER_EPOCH, SPEC, scalars, steps_saved, train
 
@@ -32,8 +32,7 @@ def runs(frameworks, pairs, cache, tmp_path_factory):
     }
     said = {}
     for name, job in jobs.items():
-        status, _, errors = job.wait()
-        assert status == 0, errors
+        errors = ended(job)
         said[name] = errors.splitlines()
     return folder, said
 

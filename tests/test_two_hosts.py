@@ -21,12 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [pytest.mark.hosts, pytest.mark.thorough]
 
 
-@pytest.fixture(params=COLLECTIVE)
-def name(request) -> str:
-    """Return the name of each framework in turn."""
-    return request.param
-
-
 @pytest.fixture
 def words(name, text, cache):
     """Return a function that returns the flags of a training."""

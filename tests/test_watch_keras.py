@@ -7,13 +7,12 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import run_python
 from moved_numbers import assert_moved
 
 from parity import Trace, assert_match
@@ -108,8 +107,9 @@ print(losses)
 def run(code, cwd, backend="tensorflow", **variables):
     """Run code in a process of its own; return what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
+    done = run_python(
+        "-c",
+        code,
         cwd=cwd,
         env={
             **environment,
@@ -117,8 +117,6 @@ def run(code, cwd, backend="tensorflow", **variables):
             "CUDA_VISIBLE_DEVICES": "-1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
         },
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -383,8 +381,7 @@ def test_the_page_s_lines_run_as_written_and_a_twin_s_mistake_is_named(tmp_path)
         (code, "forward/sequential/layer_normalization"),
         (code.replace("LayerNormalization()", "LayerNormalization(epsilon=1e-5)"), None),
     ):
-        run(given, tmp_path)
-        run(TWIN, tmp_path)
+        run(given + TWIN, tmp_path)
         sides = [tmp_path / "out" / side for side in ("original", "keras")]
         if mismatch is None:
             assert_match(*sides, allow_missing=True)

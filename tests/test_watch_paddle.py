@@ -4,11 +4,10 @@ Each runs in a process of its own: another test's process may hold TensorFlow al
 """
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+from conftest import run_python
 from moved_numbers import assert_moved
 
 from parity import Trace
@@ -69,13 +68,7 @@ trained(sys.argv[1], False)
 
 
 def called(*command, cwd):
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=cwd,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
+    done = run_python(*command, cwd=cwd, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -167,11 +167,6 @@ def test_neither_frameworks_nor_the_checkout_can_be_imported(installed, tmp_path
     assert installed.python(code, *ABSENT, *CHECKOUT_ONLY, cwd=tmp_path) == "\n"
 
 
-def test_importing_parity_loads_nothing_else(installed, tmp_path):
-    code = "import sys, parity; print({'numpy', 'plotly', 'click'} & set(sys.modules))"
-    assert installed.python(code, cwd=tmp_path) == "set()\n"
-
-
 @pytest.mark.parametrize(("other", "status"), [("b", 0), ("wrong", 1)])
 def test_recorded_pairs_are_compared_and_shown(installed, recorded, other, status):
     verdict = ("match", "mismatch")[status]

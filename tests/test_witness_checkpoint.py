@@ -11,12 +11,11 @@ import json
 
 import numpy as np
 import pytest
-from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
+from oracle_side import OracleStrategy, small_pairs_spec, small_spec, train_with
 from safetensors.numpy import load_file, save_file
 
 from parity.twins.cli.options import TrainOptions
 from parity.twins.training.checkpoint import load_checkpoint
-from parity.twins.training.start import Side, run_training
 
 # the tensors of `small_spec`, written out: 7 words, width 3, two layers of 4 units, 5 rows
 SHAPES = {
@@ -64,15 +63,8 @@ class Remembering(OracleStrategy):
 
 def train(out, spec, steps, **options):
     """Train some steps; return the strategy."""
-    made = []
-
-    def make(spec, build):
-        made.append(Remembering(spec, build))
-        return made[0]
-
     options = TrainOptions(out=out, replicas=2, threads=1, steps=steps, **options)
-    run_training(Side(make, dict), text(spec), spec, options)
-    return made[0]
+    return train_with(Remembering, spec, options)[0]
 
 
 def newest(out):

@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import sacrebleu
-from oracle_side import OracleStrategy, small_spec, text
+from oracle_side import OracleStrategy, small_spec, text, train_with
 
 from data.load import load_pair_text
 from parity.twins.cli.options import TrainOptions
@@ -19,7 +19,6 @@ from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.twins.spec.spec import Spec, TrainSpec
 from parity.twins.spec.step_arrays import StepResult
 from parity.twins.training.loss_table import read_losses
-from parity.twins.training.start import Side, run_training
 
 
 class Idle(OracleStrategy):
@@ -47,14 +46,8 @@ class Idle(OracleStrategy):
 
 def run(make, spec, parts, out, **options):
     """Run a training; return its strategy and its summary."""
-    made = []
-
-    def make_strategy(spec, build):
-        made.append(make(spec, build))
-        return made[0]
-
     options = TrainOptions(out=out, replicas=2, threads=1, **options)
-    return made, run_training(Side(make_strategy, dict), parts, spec, options)
+    return train_with(make, spec, options, parts)
 
 
 def perplexity_by_hand(evaluated):
@@ -65,7 +58,7 @@ def perplexity_by_hand(evaluated):
 
 def test_perplexity_is_that_of_the_mean_token_not_of_the_mean_batch(tmp_path):
     spec = small_spec(batching="sentences", epochs=2)
-    (idle,), summary = run(Idle, spec, text(spec), tmp_path / "run")
+    idle, summary = run(Idle, spec, text(spec), tmp_path / "run")
     first, second, test = (idle.evaluated[start : start + 2] for start in (0, 2, 4))
     assert len(idle.evaluated) == 6
     assert len({tokens for tokens, _ in first}) == 2  # or the two means were the same

@@ -10,12 +10,11 @@ import zlib
 
 import numpy as np
 import pytest
-from oracle_side import Batches, OracleStrategy, small_spec, text
+from oracle_side import Batches, OracleStrategy, small_spec, train_with
 from safetensors.numpy import load_file
 
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
-from parity.twins.training.start import Side, run_training
 
 STEPS = 6
 
@@ -48,17 +47,11 @@ class Remembering(OracleStrategy):
 def recorded(request, tmp_path):
     """Record a short run over the end of an epoch; return its strategy and its folder."""
     spec = small_spec(dtype=request.param, learning_rate=1 / 3)
-    made = []
-
-    def make(spec, build):
-        made.append(Remembering(spec, build))
-        return made[0]
-
     options = TrainOptions(
         out=tmp_path / "run", trace=tmp_path / "trace", replicas=2, threads=1, steps=STEPS
     )
-    run_training(Side(make, dict), text(spec), spec, options)
-    return made[0], tmp_path / "trace"
+    trained, _ = train_with(Remembering, spec, options)
+    return trained, tmp_path / "trace"
 
 
 def test_a_trace_holds_what_the_training_returned(recorded):

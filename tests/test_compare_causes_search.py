@@ -28,6 +28,7 @@ MISTAKES = {
         "softmax/bias left out",
         "targets one step too late",
         "divided by the rows",
+        "the loss multiplied by 2, the number of replicas, or summed twice",
         "the gradient divided by 2, the number of replicas",
         "the gradient of replica 1 alone",
         "each replica's gradient clipped to the limit (0.05) before the sum",
@@ -36,7 +37,7 @@ MISTAKES = {
         "a norm that leaves out softmax/kernel",
         "clipping that divides by the norm plus 1e-06",
         "an update by the learning rate of the next epoch",
-        "an update by 2 times the learning rate, the number of replicas",
+        "the update multiplied by 2, the number of replicas, or applied twice",
     ],
     "sentences": [
         "a state that goes on changing past the end of each row",

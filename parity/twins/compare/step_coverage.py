@@ -53,6 +53,7 @@ _REPLICAS = (1, 2, 3)  # one; several; several of which one is neither the first
 _LAYERS = 3  # a bottom, a middle and a top layer
 SOFTMAX_ENDS = 63  # nats; above it Paddle's softmax clips, and the side adds what is missing
 _SATURATED = 0.995  # tanh(3): a cell state that is clipped at 3 would show
+_DENORMAL = float(np.finfo(np.float32).tiny)  # float32 holds smaller numbers with fewer digits
 _ROWS = {"time": "row", "source_time": "source"}  # time axis -> what a row along it is called
 
 
@@ -197,6 +198,11 @@ def _training_cases(spec: Spec, per_epoch: int) -> list[_Case]:
             applies=training.decay < 1,
         ),
         _case(
+            "learning rate inexact in float32",
+            "Single precision rounds the learning rate, as it does 0.7, not 2.",
+            lambda step: float(np.float32(rate(step.number))) != rate(step.number),
+        ),
+        _case(
             "dropout",
             "Masks dropped units.",
             lambda step: bool(step.inputs.masks),
@@ -300,6 +306,7 @@ def limit_facts(step: Tensors | None = None) -> tuple[Fact, ...]:
     longest = max(
         (float(np.linalg.norm(each, axis=-1).max()) for each in embedded), default=0.0
     )
+    gradients = [np.abs(tensors[name]) for name in matching(tensors, "gradient/*")]
     reached = {
         f"loss beyond {SOFTMAX_ENDS} nats": (
             _largest(tensors, "forward/*token_loss") > SOFTMAX_ENDS,
@@ -315,6 +322,16 @@ def limit_facts(step: Tensors | None = None) -> tuple[Fact, ...]:
             longest > 1,
             "The norm of a token's embedding was above 1: one that is scaled down to it would "
             "show.",
+        ),
+        "zero gradient": (
+            any((each == 0).any() for each in gradients),
+            "A gradient had zeros, as those of a word that the batch lacks: an update that "
+            "leaves them out would show.",
+        ),
+        "denormal gradient": (
+            any(((each > 0) & (each < _DENORMAL)).any() for each in gradients),
+            f"An element of a gradient was below {_DENORMAL:.1e}, the least normal number of "
+            "single precision, but not zero: a division by it would show.",
         ),
     }
     return tuple(

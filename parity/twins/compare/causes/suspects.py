@@ -335,8 +335,6 @@ def _loss(case: WrongStep) -> Iterator[Suspect]:
             "end-not-counted",
         ),
         "nothing": (1, ""),
-        "its divisor times the replicas": (true * count, ""),
-        "its divisor over the replicas": (true / count, ""),
     }
     for words, (number, faults) in counts.items():
         if number > 0 and number != true:
@@ -346,6 +344,8 @@ def _loss(case: WrongStep) -> Iterator[Suspect]:
                 sentence=f"the loss divided by {words} ({number:g}, not {true})",
                 faults=faults,
             )
+    for factor, words in case.factors("summed twice").items():
+        yield suspect(f"the loss {words}", divided([true / factor] * count))
     yield suspect(
         "no loss and no gradient of the batch",
         divided([np.inf] * count),
@@ -411,16 +411,12 @@ def _gradients(case: WrongStep) -> Iterator[Suspect]:
         )
         yield from _means(case, wrong)
     averaged = "gradient-averaged workers-averaged micro-batches-averaged"
-    for number, words in case.counts().items():
-        for how, by, faults in (
-            ("divided", 1 / number, averaged),
-            ("multiplied", number, "gradient-times-replicas"),
-        ):
-            yield suspect(
-                f"the gradient {how} by {number}, the number of {words}",
-                scaled_gradients(names, by),
-                faults=faults,
-            )
+    for factor, words in case.factors("summed twice").items():
+        yield suspect(
+            f"the gradient {words}",
+            scaled_gradients(names, factor),
+            faults=averaged if factor < 1 else "gradient-times-replicas",
+        )
     yield solved(
         "the gradient multiplied by {}",
         partial(scaled_gradients, names),
@@ -563,12 +559,8 @@ def _clipping(case: WrongStep) -> Iterator[Suspect]:
             ),
             faults="norm-epsilon" * (epsilon == 1e-6),
         )
-    for number, words in case.counts().items():
-        for how, by in (("divided", 1 / number), ("multiplied", float(number))):
-            yield row(
-                f"the limit {how} by {number}, the number of {words} ({limit * by:g})",
-                scaled_by(factor=by),
-            )
+    for factor, words in case.factors().items():
+        yield row(f"the limit {words} ({limit * factor:g})", scaled_by(factor=factor))
     seen, exact = (
         np.asarray(tensors["gradient_norm"], np.float64)
         for tensors in (case.recorded, case.expected)
@@ -673,11 +665,11 @@ def _updates(case: WrongStep) -> Iterator[Suspect]:
     if training.optimizer == "sgd" and case.before is not None:
         yield solved("a momentum of {} in SGD", partial(_momentum, case.before), (0.0, 0.9))
     several = "update-applied-twice mirrored-updated-per-replica mirrored-rate-times-replicas"
-    for number, words in case.counts().items():
+    for factor, words in case.factors("applied twice").items():
         yield suspect(
-            f"an update by {number} times the learning rate, the number of {words}",
-            by_rate(partial(lambda rate, by: rate * by, by=number)),
-            faults=several,
+            f"the update {words}",
+            by_rate(partial(lambda rate, by: rate * by, by=factor)),
+            faults=several * (factor > 1),
         )
     yield solved(
         "an update by {} times the learning rate",

@@ -111,19 +111,24 @@ class WrongStep:
         """Return the kind of the recurrent cells: "lstm" or "gru"."""
         return getattr(self.spec.model, "cell", "lstm")
 
-    def counts(self) -> dict[int, str]:
-        """Return the numbers above 1 that a mistake may divide by, and what is so many."""
+    def factors(self, again: str = "") -> dict[float, str]:
+        """Return what a mistake may multiply by, and each in words: by what, and why so many.
+
+        Args:
+          again: what also doubles, such as "summed twice".
+        """
         of_side = {
             "replicas": len(self.sizes),
             "micro-batches": self.side.micro_batches,
             "processes": self.side.processes,
         }
-        numbers: dict[int, str] = {}
-        for words, number in of_side.items():
-            if number > 1:
-                before = f"{numbers[number]}, or of " if number in numbers else ""
-                numbers[number] = before + words
-        return numbers
+        found: dict[float, str] = {}
+        for number in sorted({count for count in of_side.values() if count > 1}):
+            few = [words for words, count in of_side.items() if count == number]
+            by = f"by {number}, the number of {', or of '.join(few)}"
+            twice = f", or {again}" if again and number == 2 else ""
+            found |= {1 / number: f"divided {by}", number: f"multiplied {by}{twice}"}
+        return found
 
     @property
     def carries(self) -> bool:

@@ -10,6 +10,7 @@ from planted_step import Planted, specs
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.causes.views import scaled_gradients
 from parity.twins.compare.causes.wrong_step import Change
+from parity.twins.trace.side import TrainedSide
 
 # For each spec: mistakes of every kind that it allows.
 MISTAKES = {
@@ -98,6 +99,16 @@ def _way(step, name, case):
         key=lambda way: np.abs(
             step.with_mistake(way).recorded[case.first] - case.recorded[case.first]
         ).max(),
+    )
+
+
+def test_a_factor_names_all_that_there_are_so_many_of():
+    case = planted("stream").case
+    workers = replace(case, side=TrainedSide("paddle", replicas=3, synchronous=False))
+    assert workers.factors()[3] == "multiplied by 3, the number of replicas"
+    in_processes = replace(case, side=TrainedSide("paddle", replicas=4, processes=2))
+    assert in_processes.factors("summed twice")[2] == (
+        "multiplied by 2, the number of processes, or of replicas in a process, or summed twice"
     )
 
 

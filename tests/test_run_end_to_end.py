@@ -87,11 +87,12 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
     assert status == 0, errors
     # a line for each phase, and for a slow machine one every half minute
     assert list(dict.fromkeys(re.split("[:;]", line)[0] for line in errors.splitlines())) == [
-        "1 of 5, starting the frameworks",
-        "2 of 5, comparing, float64",
-        "3 of 5, comparing resumed runs",
-        "4 of 5, comparing, float32",
-        "5 of 5, training without recording",
+        "1 of 6, starting the frameworks",
+        "2 of 6, comparing, float64",
+        "3 of 6, comparing resumed runs",
+        "4 of 6, comparing, float32",
+        "5 of 6, comparing resumed runs",
+        "6 of 6, training without recording",
     ]
     report = json.loads((out / "report.json").read_text())
     assert json.loads(extra.read_text()) == report

@@ -120,8 +120,9 @@ class ResumeRung:
             place = Place(run.step, "weight", ())
             wrong = self._found(run, Mismatch(self._sides(run), place, problem=problem))
             return find_in_exact_check("resume", self._sides(run), wrong)
-        if run.saver == run.loader:
-            found = self._compare_own(run, steps) or self._compare_saved(run)
+        own = run.saver == run.loader
+        found = (self._compare_own(run, steps) if own else None) or self._compare_saved(run)
+        if own or found:
             return find_in_exact_check("resume", self._sides(run), found)
         return self._compare_others(run, steps)
 

@@ -117,10 +117,13 @@ class WrongStep:
         Args:
           again: what also doubles, such as "summed twice".
         """
+        # a worker's step has its own rows alone
+        replicas, processes = max(len(self.sizes), self.side.replicas), self.side.processes
         of_side = {
-            "replicas": len(self.sizes),
+            "replicas": replicas,
             "micro-batches": self.side.micro_batches,
-            "processes": self.side.processes,
+            "processes": processes,
+            "replicas in a process": replicas // processes if processes > 1 else 1,
         }
         found: dict[float, str] = {}
         for number in sorted({count for count in of_side.values() if count > 1}):

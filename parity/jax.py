@@ -188,6 +188,8 @@ def _holders(held: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, str]] = {"model": {}}
     for name, _ in held:
         module, _, role = name.rpartition(".")
+        around = module.rpartition(".")[0]  # a cell has its parameters in layers of gates
+        found |= {around: {}} if around and around not in found else {}
         found.setdefault(module or "model", {})[role] = name
     return [
         {

@@ -255,7 +255,7 @@ def test_branches_that_run_in_another_order(tmp_path, capsys):
 
 
 def attention(nn, name):
-    """Return attention as one module, or as linear layers with names of their own."""
+    """Return attention as one module, or as linear layers of some names, in some order."""
 
     class Whole(nn.Module):
         def __init__(self):
@@ -275,7 +275,21 @@ def attention(nn, name):
             scores = self.query(x) @ self.key(x).T / 2
             return self.dense(scores.softmax(-1) @ self.value(x))
 
-    return Whole() if name == "w" else Parts()
+    class KeyFirst(Parts):
+        def forward(self, x):
+            key, value = self.key(x), self.value(x)
+            return self.dense((self.query(x) @ key.T / 2).softmax(-1) @ value)
+
+    class Numbered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+        def forward(self, x):
+            key, value, query = (layer(x) for layer in self.layers[:3])
+            return self.layers[3]((query @ key.T / 2).softmax(-1) @ value)
+
+    return {"w": Whole, "p": Parts, "k": KeyFirst, "n": Numbered}[name]()
 
 
 @pytest.mark.parametrize("names", ["pw", "wp"])
@@ -290,6 +304,48 @@ def test_attention_as_one_module_and_as_linear_layers(tmp_path, capsys, names):
     whole = next(each for name, each in joined.items() if name.endswith("in_proj_weight"))
     key = next(each for name, each in parts.items() if name.endswith("key.weight"))
     np.testing.assert_array_equal(whole[4:8], key)
+
+
+@pytest.mark.parametrize(("port", "sure"), [("k", 4), ("n", 1)])
+def test_layers_that_read_the_same_are_paired_by_their_letters_or_not_sure(
+    tmp_path, capsys, port, sure
+):
+    a, b = (watched(tmp_path / n, lambda nn, n=n: attention(nn, n)) for n in ("p", port))
+    run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
+    rows = [row for row in read(tmp_path / "map.yaml").rows if row.kind == "linear"]
+    assert [row.use for row in rows] == [sure == 4] * 3 + [True]
+    assert sure == 1 or all(row.units[0] == row.units[1] for row in rows)
+
+
+def owner(nn, *sizes):
+    import torch
+
+    class Owner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for i, size in enumerate(sizes):
+                self.register_parameter(f"own{i}", nn.Parameter(torch.rand(size)))
+
+        def forward(self, x):
+            return x * sum(each.sum() for each in self.parameters())
+
+    return Owner()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sure"),
+    [
+        ([(5, 1), (3,)], [(1, 3), (1, 5)], [True, True]),  # each fits one other
+        ([(5,), (5,)], [(1, 5), (5,)], [False, False]),
+        ([(5,), (3,)], [(3,)], [False]),
+    ],
+)
+def test_parameters_of_the_user_s_own_modules(tmp_path, capsys, first, second, sure):
+    a = watched(tmp_path / "a", square, lambda nn: owner(nn, *first))
+    b = watched(tmp_path / "b", lambda nn: nn.Sequential(owner(nn, *second)), square)
+    run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
+    rows = [row for row in read(tmp_path / "map.yaml").rows if row.kind == "parameter"]
+    assert [row.use for row in rows] == sure
 
 
 def test_values_make_sure_what_the_order_leaves_open(tmp_path, capsys):
@@ -307,8 +363,9 @@ def test_values_make_sure_what_the_order_leaves_open(tmp_path, capsys):
 
 def test_a_layer_with_parameters_of_its_own_is_not_taken_for_one_of_the_framework():
     parts = {"factor": "fc/factor", "bias": "fc/bias"}
-    for kind in ("linear", "conv", "lstm", "attention"):
-        (unit,) = units_of(Module("fc", kind, "keras", parts, {}, {}))
+    kinds = [("keras", kind) for kind in ("linear", "conv", "lstm", "attention")]
+    for framework, kind in (*kinds, ("jax", "gru"), ("torch", "lstm")):
+        (unit,) = units_of(Module("fc", kind, framework, parts, {}, {}))
         assert not unit.known
         assert unit.parameters["factor"].names == ("fc/factor",)
 
@@ -322,6 +379,40 @@ def test_a_linear_layer_that_reads_images(inputs, steps, known):
     module = Module("fc", "linear", "keras", parts, {}, shapes, given=(2, 8, 6, 4))
     (unit,) = units_of(module)
     assert (len(unit.parameters["weight"].layout), unit.known) == (steps, known)
+
+
+def layout_of(kind, framework, given, settings=None):
+    """Return the parameters of a module in the shared layout."""
+    parts = {name: f"fc.{name}" for name in given}
+    shapes = {f"fc.{name}": each.shape for name, each in given.items()}
+    (unit,) = units_of(Module("fc", kind, framework, parts, settings or {}, shapes))
+    assert unit.known
+    return {
+        role: Layout.read(part.layout).apply([given[n.removeprefix("fc.")] for n in part.names])
+        for role, part in unit.parameters.items()
+    }
+
+
+def test_a_kernel_of_several_filters_for_each_channel():
+    kernel = np.arange(36).reshape(3, 3, 2, 2)
+    found = layout_of("conv", "keras", {"kernel": kernel}, {"depth_multiplier": 2})["weight"]
+    assert found.shape == (4, 1, 3, 3)
+    for channel, multiplier in np.ndindex(2, 2):
+        filters = found[2 * channel + multiplier, 0]
+        np.testing.assert_array_equal(filters, kernel[:, :, channel, multiplier])
+
+
+@pytest.mark.parametrize("dots", ["if_.kernel", "if.kernel"])
+def test_a_cell_of_flax_whose_gates_are_layers(dots):
+    names = ["ii.kernel", dots, "ig.kernel", "io.kernel"]
+    given = {n: np.full((2, 3), i) for i, n in enumerate(names)}
+    given |= {f"h{gate}.kernel": np.full((3, 3), i) for i, gate in enumerate("ifgo")}
+    given |= {f"h{gate}.bias": np.full(3, i) for i, gate in enumerate("ifgo")}
+    found = layout_of("lstm", "jax", given)
+    gates = [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert found["bias"].tolist() == gates
+    for role, inputs in (("weight_ih", 2), ("weight_hh", 3)):
+        assert found[role].T.tolist() == [gates] * inputs
 
 
 LAYOUTS = {
@@ -427,6 +518,7 @@ def test_a_map_that_makes_no_sense_is_refused_in_one_line(tmp_path, capsys, case
 
 BAD_TEXTS = {
     "alias": ("a: &x [1]\nb: *x\n", "is no YAML: an alias; allowed: plain values"),
+    "key": ("a: x\nb:\n  c: 1\n  c: 1\n", "is no YAML: 'c' twice, in line 4; allowed: each"),
     "tag": ("a: !!python/object:os.system x\n", "is no YAML: could not determine a constr"),
     "nested": ("[" * 5000, "is nested too deeply"),
     "bytes": (b"\xff\xfe\x00", "is no YAML: "),

@@ -13,6 +13,11 @@ from typing import Any
 # name of a class without its number of dimensions -> kind, where they are not the same
 _KINDS = {
     "dense": "linear",
+    "depthwiseconv": "conv",
+    "relu6": "relu",
+    **dict.fromkeys(("lstmcell", "optimizedlstmcell"), "lstm"),
+    "grucell": "gru",
+    "multiheaddotproductattention": "attention",
     "nondynamicallyquantizablelinear": "linear",
     "conv1d of transformers": "linear",
     "batchnormalization": "batchnorm",
@@ -239,9 +244,14 @@ def _linear(module: Module) -> dict[str, Part]:
 def _conv(module: Module) -> dict[str, Part]:
     if module.framework in ("torch", "paddle"):
         return _as_they_are(module)
-    rank = len(module.shapes.get(module.parameters["kernel"], ()))
-    axes = {"axes": [rank - 1, rank - 2, *range(rank - 2)]}
-    return {"weight": _part(module, "kernel", axes), "bias": _part(module, "bias")}
+    shape = module.shapes.get(module.parameters["kernel"], ())
+    rank = len(shape)
+    layout: list[Any] = [{"axes": [rank - 1, rank - 2, *range(rank - 2)]}]
+    if "depth_multiplier" in module.settings:  # of Keras: several filters for each channel
+        *sizes, channels, filters = shape
+        whole = [[channels, filters, *sizes], [channels * filters, 1, *sizes]]
+        layout = [{"axes": [rank - 2, rank - 1, *range(rank - 2)]}, {"reshape": whole}]
+    return {"weight": _part(module, "kernel", *layout), "bias": _part(module, "bias")}
 
 
 def _embedding(module: Module) -> dict[str, Part]:
@@ -307,6 +317,10 @@ def _recurrent(module: Module) -> list[Unit]:
         unit = Unit(module.name, module.kind, settings=module.settings)
         unit.parameters, unit.outputs = _keras_cell(module), _keras_states(module)
         return [unit]
+    if module.framework == "jax":
+        return [_flax_cell(module)]
+    if "weight_ih" in module.parameters:  # a cell
+        return [Unit(module.name, module.kind, _as_they_are(module))]
     layers = 0
     while f"weight_ih_l{layers}" in module.parameters:
         layers += 1
@@ -357,15 +371,50 @@ def _keras_states(module: Module) -> dict[str, Part]:
     }
 
 
+def _flax_cell(module: Module) -> Unit:
+    """Return a cell, whose gates may have layers of their own."""
+
+    def of_gates(source: str, role: str, *layout: Any) -> Part:
+        whole = module.parameters.get(f"dense_{source}.{role}")
+        if whole is not None:
+            return Part((whole,), layout)
+        layers = [f"{source}{gate}" for gate in {"lstm": "ifgo", "gru": "rzn"}[module.kind]]
+        known = {name.replace("_.", "."): each for name, each in module.parameters.items()}
+        names = tuple(known.get(f"{layer}.{role}", "") for layer in layers)
+        return Part(names, (*layout, {"concatenate": 0})) if all(names) else Part(("",))
+
+    unit = Unit(module.name, module.kind, settings=module.settings)
+    unit.parameters = {
+        "weight_ih": of_gates("i", "kernel", "transpose"),
+        "weight_hh": of_gates("h", "kernel", "transpose"),
+    }
+    if module.kind == "lstm":
+        unit.parameters["bias"] = of_gates("h", "bias")
+    else:  # which has none of the hidden state, or that of n alone
+        unit.parameters |= {
+            "bias_ih": of_gates("i", "bias"),
+            "bias_hn": _part(module, "hn.bias"),
+        }
+    unit.parameters = {role: part for role, part in unit.parameters.items() if part.names[0]}
+    used = {name for part in unit.parameters.values() for name in part.names}
+    if used != set(module.parameters.values()):
+        raise LookupError(module.name)
+    around = module.name.rpartition(".")[0]
+    if len(module.shapes.get(f"forward/{around}", ())) == 3:
+        unit.outputs = {"sequence": Part((around,))}
+    return unit
+
+
 def _keras_cell(module: Module) -> dict[str, Part]:
-    (cell,) = {role.rpartition("/")[0] for role in module.parameters if role.endswith("kernel")}
+    last = "recurrent_kernel"
+    (cell,) = [role.removesuffix(last) for role in module.parameters if role.endswith(last)]
     order = _GATES[module.kind]
     gates = [] if order == tuple(sorted(order)) else [{"blocks": [0, list(order)]}]
     found = {
-        "weight_ih": _part(module, f"{cell}/kernel", "transpose", *gates),
-        "weight_hh": _part(module, f"{cell}/recurrent_kernel", "transpose", *gates),
+        "weight_ih": _part(module, f"{cell}kernel", "transpose", *gates),
+        "weight_hh": _part(module, f"{cell}{last}", "transpose", *gates),
     }
-    bias = module.parameters.get(f"{cell}/bias")
+    bias = module.parameters.get(f"{cell}bias")
     if bias is not None and len(module.shapes.get(bias, ())) == 2:  # a GRU with reset_after
         two, size = module.shapes[bias]
         found["biases"] = Part(

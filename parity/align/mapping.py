@@ -266,12 +266,25 @@ def _plain(part: Part) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain values, without aliases: lists of lists of the same could grow for ever."""
+    """Reads plain values, each key once.
+
+    There are no aliases: lists of lists of the same could grow for ever.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("an alias; allowed: plain values")
         return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        seen = set[str]()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                told = f"{shortened(key.value)} twice, in line {key.start_mark.line + 1}"
+                raise yaml.YAMLError(f"{told}; allowed: each key once")
+            seen.add(key.value)
+        return node
 
 
 def read(path: Path) -> NameMapping:

@@ -4,9 +4,11 @@ Units are paired by the order in which they were executed and by their kind; the
 the layout; shapes must fit; values confirm, where both sides had the same weights.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from reprlib import repr as shortened
 from typing import Any
 
@@ -142,12 +144,55 @@ class _Side:
                     break
         return found
 
+    def branches(self) -> Iterator[list[int]]:
+        """Yield the places of linear layers of one shape that read the same input.
+
+        It is known by its values: one input explains what both return.
+        """
+        alike: dict[tuple[int, ...], list[int]] = {}
+        placed = [i for i, unit in enumerate(self.units) if unit.parameters]
+        for i in placed:
+            weight = self._value("initial", self.units[i].parameters.get("weight"))
+            if self.units[i].kind == "linear" and weight is not None:
+                alike.setdefault(weight.shape, []).append(i)
+        for (outputs, inputs), places in alike.items():
+            branch = places[:1]
+            for i, j in pairwise(places):
+                # more inputs than outputs of both: some input always explains them
+                tells = 2 * outputs > inputs or placed.index(j) == placed.index(i) + 1
+                if tells and self._read_the_same(self.units[i], self.units[j]):
+                    branch.append(j)
+                    continue
+                yield branch
+                branch = [j]
+            yield branch
+
+    def _read_the_same(self, *two: Unit) -> bool:
+        weights, outputs = [], []
+        for unit in two:
+            weight = self._value("initial", unit.parameters["weight"])
+            output = self._output(unit)
+            if weight is None or output is None:
+                return False
+            bias = self._value("initial", unit.parameters.get("bias"))
+            rows = output.reshape(-1, output.shape[-1])[:64]
+            outputs.append((rows if bias is None else rows - bias).T)
+            weights.append(weight)
+        if outputs[0].shape != outputs[1].shape:
+            return False
+        both, returned = (np.concatenate(each).astype(float) for each in (weights, outputs))
+        left = returned - both @ np.linalg.lstsq(both, returned)[0]
+        return bool(np.linalg.norm(left) <= 1e-3 * np.linalg.norm(returned))
+
     def _output(self, unit: Unit) -> np.ndarray | None:
-        part = unit.outputs.get("output")
-        given = self.tensors.get(f"forward/{part.names[0]}") if part else None
-        return (
-            None if part is None or given is None else Layout.read(part.layout).apply([given])
-        )
+        return self._value("forward", unit.outputs.get("output"))
+
+    def _value(self, rung: str, part: Part | None) -> np.ndarray | None:
+        """Return a parameter, or what a unit returned first, in the shared layout."""
+        given = [self.tensors.get(f"{rung}/{name}") for name in (part.names if part else ())]
+        if part is None or any(each is None for each in given):
+            return None
+        return Layout.read(part.layout).apply([each for each in given if each is not None])
 
     @property
     def slots(self) -> dict[str, str]:
@@ -177,7 +222,8 @@ class _Side:
 
     def batch(self) -> dict[str, Part]:
         """Return what the model was given."""
-        first = self.units[0]
+        # one of the user's own, such as a normalisation of the input, does not tell
+        first = next((unit for unit in self.units if unit.known), self.units[0])
         last = first.kind == "conv" and self._channels_last(first.settings)
         found = {}
         for name in (each for each in self._of("batch") if "#" not in each):
@@ -307,7 +353,7 @@ class _Proposal:
         """Return a row for each pair of units."""
         units = self._a.units, self._b.units
         pairs = {i: (j, only) for i, j, only in _aligned(*units, self._score)}
-        pairs |= self._alike()
+        pairs |= self._alike(*units)
         # branches may run in another order, and their normalisations are often alike
         read, normed = self._a.read, {j: i for i, j in self._b.read.items()}
         followed = {
@@ -317,15 +363,48 @@ class _Proposal:
         }
         taken = {j for j, _ in followed.values()}
         pairs = {i: each for i, each in pairs.items() if each[0] not in taken} | followed
-        return [
+        for branch in self._a.branches():
+            pairs |= self._in_any_order({i: pairs[i][0] for i in branch if i in pairs})
+        rows = [
             self._row(units[0][i], units[1][j], i, j, only)
             for i, (j, only) in sorted(pairs.items())
         ]
+        return [*rows, *self._of_own()]
 
-    def _alike(self) -> dict[int, tuple[int, bool]]:
+    def _of_own(self) -> Iterator[Row]:
+        """Yield a row for each parameter that only modules of the user's own hold, in order."""
+        left: list[list[Unit]] = []
+        for side, taken in zip((self._a, self._b), self._taken, strict=True):
+            left.append([])
+            for unit in (each for each in side.units if not each.known):
+                names = [n for part in unit.parameters.values() for n in part.names]
+                shapes = [tuple(size for size in side.shapes[n] if size > 1) for n in names]
+                for name, shape in zip(names, shapes, strict=True):
+                    whole = {"reshape": [list(side.shapes[name]), list(shape)]}
+                    part = Part((name,), (whole,) if shape != side.shapes[name] else ())
+                    known = shapes.count(shape) == 1  # which of two is which, order cannot say
+                    if name not in taken:
+                        own = Unit(f"{unit.name} {name}", "parameter", {"own": part}, {}, known)
+                        left[-1].append(own)
+        even = len(left[0]) == len(left[1])
+        pairs = {i: (j, only) for i, j, only in _aligned(left[0], left[1], self._score)}
+        for i, (j, only) in sorted((pairs | self._alike(left[0], left[1])).items()):
+            yield self._row(left[0][i], left[1][j], i, j, only and even)
+
+    def _in_any_order(self, pairs: Mapping[int, int]) -> dict[int, tuple[int, bool]]:
+        """Return the pairs of layers whose order says nothing: by the letters of q, k, v."""
+        if len(pairs) < 2:
+            return {}
+        first = {_letter(self._a.units[i]): i for i in pairs}
+        second = {_letter(self._b.units[j]): j for j in pairs.values()}
+        if first.keys() == second.keys() and len(first) == len(pairs):
+            return {i: (second[letter], True) for letter, i in first.items()}
+        return {i: (j, False) for i, j in pairs.items()}
+
+    def _alike(self, a: Sequence[Unit], b: Sequence[Unit]) -> dict[int, tuple[int, bool]]:
         """Return the pairs of units whose parameters fit no other, whatever their order."""
-        scores = np.array([[self._score(a, b) for b in self._b.units] for a in self._a.units])
-        fits = scores == _SCORES[True]
+        scores = [[self._score(one, other) for other in b] for one in a]
+        fits = np.array(scores, int).reshape(len(a), len(b)) == _SCORES[True]
         return {
             int(i): (int(j), True)
             for i, j in np.argwhere(fits)
@@ -455,6 +534,11 @@ class _Proposal:
                     for a, b in found
                 )
             )
+
+
+def _letter(unit: Unit) -> str:
+    """Return the first letter of a layer's own name: q of query, of q_proj."""
+    return re.split(r"[./]", unit.name)[-1][:1]
 
 
 def _follows(a: np.ndarray | None, b: np.ndarray | None) -> bool:

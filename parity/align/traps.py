@@ -326,6 +326,13 @@ def _padding(value: Any, settings: Settings, side: str) -> Any:
     return _each_axis(value, settings, side)
 
 
+def _groups(value: Any, settings: Settings, side: str) -> Any:
+    """Return into how many parts the channels fall; Keras has layers that take each alone."""
+    inputs = settings.get("in_channels", settings.get("in_features"))
+    alone = "depth_multiplier" in settings or (inputs == value and value != 1)
+    return "of one channel" if alone else value
+
+
 def _each_axis(value: Any, settings: Settings, side: str) -> Any:
     return [value] * len(settings.get("kernel_size", [])) if isinstance(value, int) else value
 
@@ -333,6 +340,7 @@ def _each_axis(value: Any, settings: Settings, side: str) -> Any:
 _CONVENTIONS: dict[tuple[str, str], Callable[[Any, Settings, str], Any]] = {
     ("batchnorm", "momentum"): _kept,
     ("conv", "padding"): _padding,
+    ("conv", "groups"): _groups,
     ("embedding", "padding_idx"): lambda value, *_: "None" if value is None else value,
     **dict.fromkeys((("conv", "stride"), ("conv", "dilation")), _each_axis),
 }

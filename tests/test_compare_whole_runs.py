@@ -405,6 +405,14 @@ def test_another_answer_is_found_in_its_place(name):
         assert verdict.departing() == ["tensorflow-2"]
 
 
+def test_sides_that_answer_wrong_alike_are_named_together():
+    probe = probes()[0]
+    wrong = CHANGES["answers/tokens"](answered(probe.snapshot, probe.search))
+    rung = AnswersRung(PAIRS, weights_of(probe.snapshot), 7)
+    found = rung.compare({"paddle-2": wrong, "tensorflow-2": wrong}, probe.search)
+    assert verdict_of(PAIRS).with_checks(found).departing() == ["paddle-2", "tensorflow-2"]
+
+
 def test_a_tie_that_is_broken_the_other_way_is_found():
     ties = probes()[2]
     other = answered(ties.snapshot, ties.search)

@@ -123,7 +123,7 @@ class AnswersRung:
     def compare(
         self, answers: Mapping[str, SideAnswers], search: AnswerSettings
     ) -> list[Finding]:
-        """Compare the answers of all sides with the oracle's, up to the first mismatch.
+        """Compare the answers of all sides, up to the first mismatch; with the oracle's, all.
 
         Args:
           answers: label -> what that side wrote.
@@ -131,10 +131,10 @@ class AnswersRung:
         """
         findings: list[Finding] = []
         for finding in self._findings(answers, search):
+            if finding.sides[1] != ORACLE and any(each.mismatches for each in findings):
+                break
             named = tuple(self._named(each, search) for each in finding.mismatches)
             findings.append(replace(finding, mismatches=named))
-            if named:
-                break
         return findings
 
     def _findings(
@@ -147,6 +147,7 @@ class AnswersRung:
             found = self._compare_tokens(side, given, asked, expected, margins, search)
             yield replace(found, facts=facts)
             facts = ()
+        for side, given in answers.items():
             yield from _problems(self._compare_scoring(side, given))
         yield from _problems(self._compare_texts(answers))
 

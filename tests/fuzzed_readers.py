@@ -45,8 +45,7 @@ from parity.twins.cli.config import ConfigOption, read_config, values_of_run
 from parity.twins.cli.options import ConvergeOptions, SweepOptions
 from parity.twins.commands import run_command
 from parity.twins.compare.answers import read_answers
-from parity.twins.converge.sides import WholeSide
-from parity.twins.converge.trainings import Run, Trainings
+from parity.twins.converge.trainings import Run, Trainings, WholeSide
 from parity.twins.processes import remote
 from parity.twins.processes.connection import (
     FAILED,

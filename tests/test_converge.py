@@ -15,7 +15,7 @@ from parity.base.errors import NumericFailure
 from parity.twins.cli.options import ConvergeOptions
 from parity.twins.converge.converging import EQUIVALENT, NOT_SHOWN, converge
 from parity.twins.converge.report import converge_html, converge_text, verdict_text
-from parity.twins.converge.sides import WholeSide
+from parity.twins.converge.trainings import WholeSide
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Published
 from parity.twins.spec.spec import Spec, preset

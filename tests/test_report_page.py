@@ -506,7 +506,7 @@ def test_nothing_in_a_page_is_fetched_and_texts_are_no_marks(reports):
 
 def test_a_run_writes_the_page_beside_the_other_reports(reports, tmp_path):
     values = reports("pairs").values
-    save_report("text", report_html(values), values, tmp_path, None)
+    save_report("report", "text", values, tmp_path, page=report_html(values))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "report.html",
         "report.json",

@@ -8,10 +8,6 @@ import math
 
 import pytest
 
-from parity.twins.scale.gradients import (
-    different_words,
-    gradients,
-)
 from parity.twins.scale.model import (
     Compute,
     Engine,
@@ -23,6 +19,10 @@ from parity.twins.scale.model import (
     overlapped,
     ring,
     servers,
+)
+from parity.twins.scale.workload import (
+    different_words,
+    gradients,
 )
 from parity.twins.spec.spec import preset
 

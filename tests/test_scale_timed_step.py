@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from parity.base.errors import UsageError
-from parity.twins.scale.gradients import gradients
 from parity.twins.scale.model import Engine
 from parity.twins.scale.timed_step import REPEATED, Measured, step_and_software
+from parity.twins.scale.workload import gradients
 from parity.twins.spec.spec import preset
 
 SPEC = preset("language-model", "tiny").replace(batch_size=8)

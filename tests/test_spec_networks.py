@@ -14,8 +14,7 @@ from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters, snapshot_shapes
 from parity.twins.spec.spec import preset
-from parity.twins.sweep.random_runs import draw
-from parity.twins.sweep.random_text import DrawnText
+from parity.twins.sweep.random_runs import DrawnText, draw
 from parity.twins.trace.contents import tensor_names
 
 ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]

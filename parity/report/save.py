@@ -1,6 +1,7 @@
 """Reports as files, whole or not at all."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,23 @@ from parity.base.files import make_folder, write_whole
 
 
 def save_report(
-    text: str, page: str, values: dict[str, Any], out: Path, extra: Path | None
+    name: str,
+    text: str,
+    values: Mapping[str, Any],
+    out: Path,
+    extra: Path | None = None,
+    page: str = "",
 ) -> None:
-    """Write report.txt, .html and .json into `out`, and the last to `extra` too."""
-    write_whole(out / "report.txt", utf_8(text) + b"\n")
-    write_whole(out / "report.html", utf_8(page))
-    save_values(values, out / "report.json")
-    if extra is not None:
-        save_values(values, extra)
+    """Write NAME.txt, NAME.json and any NAME.html into `out`, and the JSON to `extra` too."""
+    make_folder(out)
+    write_whole(out / f"{name}.txt", utf_8(text) + b"\n")
+    if page:
+        write_whole(out / f"{name}.html", utf_8(page))
+    for path in {out / f"{name}.json", extra or out / f"{name}.json"}:
+        save_values(values, path)
 
 
-def save_values(values: dict[str, Any], path: Path) -> None:
+def save_values(values: Mapping[str, Any], path: Path) -> None:
     """Write a report's values as JSON."""
     make_folder(path.parent)
     write_whole(path, utf_8(json.dumps(values, indent=2, ensure_ascii=False)) + b"\n")

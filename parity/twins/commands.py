@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from parity.base.files import write_whole
 from parity.base.locks import only_writer
 from parity.base.machine import measured_here
 from parity.base.text import command_text, escaped
@@ -69,7 +68,8 @@ def run_command(print_config: bool, **values: Any) -> int:
             seconds = time.monotonic() - started
             report = report_values(outcome, name, _command(), seconds)
             text = report_text(report)
-            save_report(text, report_html(report), report, options.out, options.json)
+            page = report_html(report)
+            save_report("report", text, report, options.out, options.json, page)
     click.echo(coloured(text, report))
     return MATCH if outcome.matches else MISMATCH
 
@@ -115,10 +115,7 @@ def converge_command(**values: Any) -> int:
     spec = spec_from(options.network, options.preset, values)
     found = converge(spec, options, _command())
     text = converge_text(found)
-    write_whole(options.out / "converge.txt", text.encode() + b"\n")
-    write_whole(options.out / "converge.html", converge_html(found).encode())
-    for path in {options.out / "converge.json", options.json or options.out / "converge.json"}:
-        save_values(found, path)
+    save_report("converge", text, found, options.out, options.json, converge_html(found))
     print(text)
     return MISMATCH if found["verdict"] == NOT_SHOWN else MATCH
 
@@ -165,9 +162,7 @@ def faults_command(**values: Any) -> int:
 
     findings = hunt(options)
     text, found = findings_text(findings), findings_values(findings) | _measured()
-    write_whole(options.out / "faults.txt", text.encode() + b"\n")
-    for path in {options.out / "faults.json", options.json or options.out / "faults.json"}:
-        save_values(found, path)
+    save_report("faults", text, found, options.out, options.json)
     if options.save_signatures:
         count = save_signatures(findings)
         text += f"\n{count} signatures stored in {SIGNATURES.relative_to(ROOT)}"
@@ -192,9 +187,7 @@ def sweep_command(**values: Any) -> int:
 
     swept = sweep(options)
     text, found = sweep_text(swept), sweep_values(swept) | _measured()
-    write_whole(options.out / "sweep.txt", text.encode() + b"\n")
-    for path in {options.out / "sweep.json", options.json or options.out / "sweep.json"}:
-        save_values(found, path)
+    save_report("sweep", text, found, options.out, options.json)
     print(text)
     return MISMATCH if swept.alarms else MATCH
 

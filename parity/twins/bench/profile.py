@@ -7,6 +7,7 @@ from typing import Any
 
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import ProgressBar
+from parity.report.save import save_report
 from parity.report.table import Table
 from parity.twins.cli.options import ProfileOptions
 from parity.twins.launch.processes import SideProcess
@@ -75,9 +76,7 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
         "command": command,
     }
     write_whole(options.out / "trace.json", json.dumps(joined_traces(traces)).encode())
-    write_whole(options.out / "profile.json", json.dumps(values, indent=2).encode() + b"\n")
-    text = profile_text(values, options.operations)
-    write_whole(options.out / "profile.txt", text.encode() + b"\n")
+    save_report("profile", profile_text(values, options.operations), values, options.out)
     return values
 
 

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parity.base.errors import Interrupted, MismatchError
-from parity.base.files import make_folder, write_whole
+from parity.base.files import make_folder
 from parity.base.machine import measured_here, usable_cores
 from parity.base.progress import ProgressBar, say
 from parity.compare.tensors import compare_tensor
+from parity.report.save import save_report
 from parity.report.terminal import report_text
 from parity.trace.reader import Trace
 from parity.trace.tolerances import TABLE
@@ -151,11 +152,8 @@ def ended_cases(cases: list[BenchCase], measurements: Measurements) -> list[Benc
 
 def _write(options: BenchOptions, values: dict[str, Any]) -> None:
     """Write bench.json, .html and .txt."""
-    content = json.dumps(values, indent=2).encode() + b"\n"
-    write_whole(options.out / "bench.json", content)
     page = bench_html(values, sizes_text(values["spec"]))
-    write_whole(options.out / "bench.html", page.encode())
-    write_whole(options.out / "bench.txt", bench_text(values).encode() + b"\n")
+    save_report("bench", bench_text(values), values, options.out, page=page)
 
 
 def cases_to_time(

@@ -20,9 +20,9 @@ from parity.compare.findings import Finding
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, compare_tensor
 from parity.trace.tolerances import EXACT, ONE_STEP_TIMES, TABLE, RoundingMultiple
 from parity.twins.compare.oracle_tensors import recorded_weights
-from parity.twins.oracle.evaluation import evaluation_losses
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import rounding_of_scores
+from parity.twins.oracle.training import evaluation_losses
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.evaluated import SPLITS, evaluated_names, recorded_evaluation

@@ -13,8 +13,7 @@ from parity.base.machine import measured_here
 from parity.twins.cli.options import ConvergeOptions, TrainOptions
 from parity.twins.converge.equivalence import LEVEL, POWER, paired_equivalence, pairs_needed
 from parity.twins.converge.quantities import Quantity, quantities
-from parity.twins.converge.sides import WholeSide, whole_sides
-from parity.twins.converge.trainings import Run, Starters, Trainings
+from parity.twins.converge.trainings import Run, Starters, Trainings, WholeSide, whole_sides
 from parity.twins.launch.checkout import check_installed
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Published

@@ -6,14 +6,11 @@ again, and its trace is compared with the other side's correct one.
 """
 
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
@@ -32,7 +29,7 @@ from parity.twins.faults.listing import faults_named
 from parity.twins.faults.planted_checks import Planted, PlantedChecks
 from parity.twins.faults.side_runs import SideRuns, SmallRun
 from parity.twins.faults.small_runs import SETTINGS
-from parity.twins.launch.fork_server import ForkServer, results_of
+from parity.twins.launch.fork_server import ForkServer, fork_servers, results_of
 from parity.twins.spec.frameworks import ALL, FRAMEWORKS, strategies_named
 
 # Longer than a user waits: what is confirmed must not depend on how busy the machine is.
@@ -328,17 +325,12 @@ def hunt(options: FaultOptions) -> list[Finding]:
             "no fault is planted with these --only, --frameworks and --strategy; allowed: what "
             "--list-only shows"
         )
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))
-        servers = {
-            side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
-        }
+    with fork_servers() as servers, ProgressBar("planting", len(planned), "fault") as progress:
         hunting = Hunt(options, servers)
-        progress = stack.enter_context(ProgressBar("planting", len(planned), "fault"))
         calls = [partial(hunting.find, planting) for planting in planned]
-        results = stack.enter_context(results_of(calls, servers.values(), options.jobs))
         findings = []
-        for finding in results:
-            findings.append(finding)
-            progress.update()
+        with results_of(calls, servers.values(), options.jobs) as results:
+            for finding in results:
+                findings.append(finding)
+                progress.update()
     return findings

@@ -33,8 +33,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn, TypeVar
 
 from parity.base.errors import DEFECT_STATUS, SideFailed, UsageError
@@ -268,6 +269,27 @@ class ForkServer:
 
     def __exit__(self, *raised: Any) -> None:
         self.stop()
+
+
+@contextmanager
+def fork_servers(
+    frameworks: Iterable[str] = FRAMEWORKS, threads: int = 1, logs: Path | None = None
+) -> Iterator[dict[str, ForkServer]]:
+    """Run a server for each framework, in a folder that goes with them.
+
+    Args:
+      frameworks: their names.
+      threads: as for `ForkServer`.
+      logs: the folder for their own output; by default it goes as well.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="parity-")))
+        yield {
+            name: stack.enter_context(
+                ForkServer(name, folder / name, threads, logs and logs / f"{name}.log")
+            )
+            for name in frameworks
+        }
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The training loop of the oracle: what a trainer does in a step, in plain NumPy."""
+"""The training loop of the oracle: what a trainer does in a step, and in an evaluation."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -174,3 +174,34 @@ class Oracle:
             | {"loss/replicas": losses, "loss/global": losses.sum()}
             | {f"gradient/{name}": array for name, array in gradients.items()}
         )
+
+
+def evaluation_losses(
+    spec: Spec, weights: Mapping[str, np.ndarray], inputs: Sequence[StepInputs]
+) -> np.ndarray:
+    """Return the loss of each batch in nats per real token, float64 [batches].
+
+    The batches are evaluated in their order; one whose `carry` is set continues with the
+    recurrent state of the batch before it.
+
+    Args:
+      spec: the network, its text and its training.
+      weights: parameter name -> array, in the precision to compute in.
+      inputs: the batches, each with at least one real token.
+    """
+    dtype = next(iter(weights.values())).dtype
+    losses = []
+    state: Mapping[str, np.ndarray] | None = None
+    for each in inputs:
+        if state is None or not each.carry:
+            state = {
+                name: np.asarray(array, dtype)
+                for name, array in zero_state(spec, each.rows).items()
+            }
+        activations, _ = network_function(spec.network)(
+            spec.model, weights, each.batch, {}, state
+        )
+        total = activations["token_loss"].sum(dtype=np.float64)
+        losses.append(float(total) / int(each.batch["lengths"].sum()))
+        state = {name: activations[name] for name in state}
+    return np.array(losses)

@@ -3,8 +3,6 @@
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from parity.base.errors import UsageError
 from parity.base.files import check_is_file, make_folder
@@ -13,7 +11,7 @@ from parity.twins.cli.config import write_config
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.launch.checkout import check_installed
-from parity.twins.launch.fork_server import ForkServer
+from parity.twins.launch.fork_server import fork_servers
 from parity.twins.run.choose_sides import resolved
 from parity.twins.run.compare_while_training import compare_recorded
 from parity.twins.run.finished_training import find_unreadable
@@ -53,8 +51,12 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
     with ExitStack() as stack:
         stack.enter_context(Phases(_phases_of(planned)))
         begin_phase("starting the frameworks")
-        servers = _start_servers(frameworks, options, stack)
-        return prove(replace(planned, servers=servers))
+        if options.device == "cpu":  # a GPU driver's state does not survive a fork
+            logs = options.out / "logs"
+            make_folder(logs)
+            servers = stack.enter_context(fork_servers(frameworks, options.threads, logs))
+            planned = replace(planned, servers=servers)
+        return prove(planned)
 
 
 def _check_witness(planned: PlannedRun) -> None:
@@ -137,20 +139,3 @@ def _judge(planned: PlannedRun, outcome: Outcome, *, trains: bool) -> RunVerdict
             begin_phase("comparing answers")
             verdict = verdict.with_checks(check_answers(planned, trained))
     return verdict
-
-
-def _start_servers(
-    frameworks: list[str], options: RunOptions, stack: ExitStack
-) -> dict[str, ForkServer]:
-    """Start servers that load each framework once, which takes as long as a short training."""
-    if options.device != "cpu":  # a GPU driver's state does not survive a fork
-        return {}
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="parity-")))
-    logs = options.out / "logs"
-    make_folder(logs)
-    return {
-        name: stack.enter_context(
-            ForkServer(name, folder / name, options.threads, logs / f"{name}.log")
-        )
-        for name in frameworks
-    }

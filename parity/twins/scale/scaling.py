@@ -1,20 +1,19 @@
 """Predicts steps on many ranks for `parity scale`, and writes what was found."""
 
-import json
 from typing import Any
 
 import numpy as np
 
 from parity import __version__
-from parity.base.files import make_folder, write_whole
+from parity.base.files import make_folder
 from parity.base.machine import measured_here
 from parity.base.progress import ProgressBar
+from parity.report.save import save_report
 from parity.twins.cli.options import ScaleOptions
-from parity.twins.scale.gradients import gradients
 from parity.twins.scale.quantities import parse_compute, parse_link, parse_links
 from parity.twins.scale.terminal import scale_text
 from parity.twins.scale.timed_step import ENGINES, RUNS, Measured, timed_step
-from parity.twins.scale.workload import STRATEGIES, Cluster, Workload
+from parity.twins.scale.workload import STRATEGIES, Cluster, Workload, gradients
 from parity.twins.spec.spec import Spec
 
 _SCALINGS = ("weak", "strong")
@@ -72,8 +71,7 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> str:
         "predictions": predictions,
     }
     text = scale_text(values)
-    write_whole(options.out / "scale.json", json.dumps(values, indent=2).encode() + b"\n")
-    write_whole(options.out / "scale.txt", text.encode() + b"\n")
+    save_report("scale", text, values, options.out)
     return text
 
 

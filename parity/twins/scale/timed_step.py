@@ -24,8 +24,8 @@ from parity.base.progress import ProgressBar
 from parity.twins.cli.options import ScaleOptions
 from parity.twins.launch.processes import SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
-from parity.twins.scale.gradients import gradients
 from parity.twins.scale.model import Compute, Engine, Link, ring
+from parity.twins.scale.workload import gradients
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 

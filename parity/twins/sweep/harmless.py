@@ -5,9 +5,7 @@ are planted like faults, one at a time, in the same small runs; harmless.patch h
 """
 
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from parity.twins.compare.verdict import Outcome
 from parity.twins.faults.fault import DTYPES, Fault
 from parity.twins.faults.patches import read_mistakes
 from parity.twins.faults.side_runs import SideRuns, SmallRun
-from parity.twins.launch.fork_server import ForkServer
+from parity.twins.launch.fork_server import ForkServer, fork_servers
 from parity.twins.spec.frameworks import FRAMEWORKS
 
 HARMLESS = read_mistakes(Path(__file__).with_name("harmless.patch"))
@@ -100,13 +98,11 @@ def rewritten(kernels: Iterable[str]) -> Iterator[Rewritten]:
 def run_harmless(options: SweepOptions) -> tuple[str, bool]:
     """Plant the harmless rewrites; return a table, and whether none raised an alarm."""
     planned, rows, alarms = list(rewritten(options.kernels)), [], []
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))
-        servers = {
-            side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
-        }
+    with (
+        fork_servers() as servers,
+        ProgressBar("rewriting", len(planned), "rewrite") as progress,
+    ):
         runs = HarmlessRuns(options.out / "harmless", servers)
-        progress = stack.enter_context(ProgressBar("rewriting", len(planned), "rewrite"))
         for planted in planned:
             story = runs.alarm(planted)
             alarms += [f"{planted.name}: {story}"] if story else []

@@ -1,10 +1,8 @@
 """`python -m parity sweep`: random valid runs of both sides; every one of them must match."""
 
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,8 @@ from parity.twins.cli.options import SweepOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
-from parity.twins.launch.fork_server import ForkServer, record, results_of
+from parity.twins.launch.fork_server import ForkServer, fork_servers, record, results_of
 from parity.twins.run.choose_sides import parse_strategies
-from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.sweep.random_runs import DrawnRun, draw
 from parity.twins.sweep.random_strategies import comparable_choices
@@ -47,20 +44,18 @@ def sweep(options: SweepOptions) -> Sweep:
     lines = [with_checksum(result) + "\n" for result in found.results.values()]
     runs = [draw(options.seed, number, choices) for number in numbers]
     write_whole(log, "".join(lines).encode())
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")))
-        servers = {
-            side: stack.enter_context(ForkServer(side, folder / side)) for side in FRAMEWORKS
-        }
-        file = stack.enter_context(log.open("a"))
-        progress = stack.enter_context(ProgressBar("sweeping", len(runs), "run"))
+    with (
+        fork_servers() as servers,
+        log.open("a") as file,
+        ProgressBar("sweeping", len(runs), "run") as progress,
+    ):
         calls = [partial(attempt, run, servers, options) for run in runs]
-        results = stack.enter_context(results_of(calls, servers.values(), options.jobs))
-        for result in results:
-            found.results[result["number"]] = result
-            file.write(with_checksum(result) + "\n")
-            file.flush()
-            progress.update(f"false alarms {len(found.alarms)}")
+        with results_of(calls, servers.values(), options.jobs) as results:
+            for result in results:
+                found.results[result["number"]] = result
+                file.write(with_checksum(result) + "\n")
+                file.flush()
+                progress.update(f"false alarms {len(found.alarms)}")
     return found
 
 

@@ -23,8 +23,12 @@ from parity.base.files import open_regular, read_file, reason, remove_file, writ
 from parity.base.machine import require_memory
 from parity.base.text import decimal, parse_json
 from parity.twins.spec.spec import Spec
-from parity.twins.training.checkpoint_contents import STATE, check_types, checked_contents
 from parity.twins.training.checkpoint_contents import Checkpoint as Checkpoint
+from parity.twins.training.checkpoint_contents import (
+    check_types,
+    checked_contents,
+    contents_of,
+)
 
 FORMAT = "2"  # since 2 the spec has a part for text, and vocabularies are in the folder
 _NAME = re.compile(r"step-\d{8}\.safetensors")
@@ -42,20 +46,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
       UsageError: if it cannot be written; earlier ones stay.
       MemoryError: if there is no room for its bytes.
     """
-    tensors = {name: np.asarray(a, order="C") for name, a in checkpoint.snapshot.items()}
-    if checkpoint.state is not None:
-        tensors |= {
-            f"{STATE}{name}": np.asarray(array, order="C")
-            for name, array in checkpoint.state.items()
-        }
-    metadata = {
-        "format": FORMAT,
-        "spec": json.dumps(checkpoint.spec.to_json()),
-        "step": str(checkpoint.step),
-        "corpus": checkpoint.corpus,
-        "framework": checkpoint.framework,
-        "vocabularies": json.dumps(dict(checkpoint.vocabularies), sort_keys=True),
-    }
+    metadata, tensors = contents_of(checkpoint)
+    metadata = {"format": FORMAT, **metadata}
     metadata["sha256"] = _hash(tensors, metadata)
     path = folder / _name(checkpoint.step)
     # Not by number alone: after resuming from an earlier step, later ones are here too.

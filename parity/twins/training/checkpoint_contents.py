@@ -51,6 +51,20 @@ class Checkpoint:
     vocabularies: Mapping[str, str] = field(default_factory=dict)
 
 
+def contents_of(checkpoint: Checkpoint) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Return metadata and tensors, of which `checked_contents` makes the checkpoint again."""
+    state = checkpoint.state or {}
+    tensors = dict(checkpoint.snapshot) | {f"{STATE}{k}": array for k, array in state.items()}
+    metadata = {
+        "spec": json.dumps(checkpoint.spec.to_json()),
+        "step": str(checkpoint.step),
+        "corpus": checkpoint.corpus,
+        "framework": checkpoint.framework,
+        "vocabularies": json.dumps(dict(checkpoint.vocabularies), sort_keys=True),
+    }
+    return metadata, {name: np.asarray(array, order="C") for name, array in tensors.items()}
+
+
 def check_types(types_found: Mapping[str, str]) -> None:
     """Refuse types that no checkpoint has, some of which NumPy cannot even read.
 

@@ -1,13 +1,11 @@
 """What the processes of a training agree on: their options, the checkpoint, when to stop."""
 
-import dataclasses
 import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from threading import Event, Thread
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +14,11 @@ from parity.base.process import request_once, stop_signals
 from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.spec import Spec
-from parity.twins.training.checkpoint import Checkpoint
+from parity.twins.training.checkpoint_contents import (
+    Checkpoint,
+    checked_contents,
+    contents_of,
+)
 from parity.twins.training.strategy import Build
 from parity.twins.training.text_source import TextSource
 
@@ -25,6 +27,7 @@ _COMMON_OPTIONS = (
     *("strategy", "kernels", "device", "steps", "checkpoint_every", "evaluate"),
     *("evaluate_only", "newest", "decode", "beam", "length_penalty"),
 )
+_METADATA = "metadata"  # of a checkpoint, as JSON, among its tensors
 # Read from what is installed: to import a framework would be too early.
 _PACKAGES = (
     *("paddlepaddle", "paddlepaddle-gpu", "tensorflow", "tensorflow-cpu", "horovod", "numpy"),
@@ -69,8 +72,15 @@ def shared_checkpoint(group: ProcessGroup, checkpoint: Checkpoint | None) -> Che
     if group.size == 1:
         return checkpoint
     if group.rank > 0:
-        return _unpacked(dict(group.broadcast(None)))
-    group.broadcast({} if checkpoint is None else _packed(checkpoint))
+        tensors = dict(group.broadcast(None))
+        if not tensors:
+            return None
+        return checked_contents(json.loads(tensors.pop(_METADATA).tobytes()), tensors)
+    tensors = {}
+    if checkpoint is not None:
+        metadata, tensors = contents_of(checkpoint)
+        tensors[_METADATA] = np.frombuffer(json.dumps(metadata).encode(), np.uint8)
+    group.broadcast(tensors)
     return checkpoint
 
 
@@ -115,32 +125,6 @@ def installed_versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
-
-
-def _packed(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    state = checkpoint.state or {}
-    values = {
-        field.name: getattr(checkpoint, field.name)
-        for field in dataclasses.fields(checkpoint)
-        if field.name not in ("spec", "snapshot", "state")
-    }
-    values["spec"] = checkpoint.spec.to_json()
-    packed = {f"snapshot/{name}": array for name, array in checkpoint.snapshot.items()}
-    packed |= {f"state/{name}": array for name, array in state.items()}
-    text = json.dumps(values, default=dict).encode()
-    return packed | {"values": np.frombuffer(text, np.uint8)}
-
-
-def _unpacked(packed: dict[str, np.ndarray]) -> Checkpoint | None:
-    if not packed:
-        return None
-    values: dict[str, Any] = json.loads(packed.pop("values").tobytes())
-    parts: dict[str, dict[str, np.ndarray]] = {"snapshot": {}, "state": {}}
-    for key, array in packed.items():
-        part, name = key.split("/", 1)
-        parts[part][name] = array
-    values["spec"] = Spec.from_json(values["spec"])
-    return Checkpoint(snapshot=parts["snapshot"], state=parts["state"] or None, **values)
 
 
 class StopRequest:

@@ -84,7 +84,7 @@ test: setup
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m mypy parity data
-	NO_MKDOCS_2_WARNING=1 $(VENV_PYTHON) -m mkdocs build --strict --quiet --site-dir out/site
+	$(VENV_PYTHON) -m mkdocs build --strict --quiet --site-dir out/site
 	$(VENV_PYTHON) -m pytest $(IN_WORKERS) -m "not thorough" $(PYTEST_FLAGS)
 
 # .ci/run takes these one by one, as long as there is time.

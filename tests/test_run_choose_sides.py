@@ -5,11 +5,17 @@ import pytest
 from parity.base.errors import UsageError
 from parity.twins.cli.options import RunOptions
 from parity.twins.compare.verdict import RunVerdict
-from parity.twins.run.choose_sides import leading_sides, sides_of_strategies
+from parity.twins.run.choose_sides import (
+    leading_sides,
+    resolved,
+    sides_of,
+    sides_of_strategies,
+)
 from parity.twins.run.planned_run import PlannedRun
 from parity.twins.run.proof import run
 from parity.twins.run.whole_run_checks import unchecked
 from parity.twins.spec.spec import preset
+from parity.twins.spec.strategies import StrategySettings
 
 STRATEGIES = ("tensorflow=towers", "tensorflow=mirrored", "tensorflow=asynchronous")
 
@@ -34,6 +40,15 @@ def test_every_strategy_is_resumed_and_repeated_or_named():
         named = [name for name in left_out if name.startswith(f"{check} of ")]
         assert len(named) == 2
         assert all("asynchronous" in name for name in named)
+
+
+def test_replicas_by_default_are_as_many_as_the_processes_asked_for():
+    strategies = ("paddle=data-parallel", "tensorflow=multi-worker")
+    settings = StrategySettings(processes=2)
+    given = RunOptions(network="language-model", strategy=strategies, settings=settings)
+    sides = sides_of(resolved(given)).values()
+    assert {(side.replicas, side.processes) for side in sides} == {(2, 2)}
+    assert resolved(RunOptions(network="language-model")).replicas == (1, 2, 3)
 
 
 def test_a_witness_that_cannot_be_had_is_refused_before_anything_is_trained(

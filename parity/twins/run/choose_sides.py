@@ -89,7 +89,9 @@ def of_hosts(options: RunOptions) -> RunOptions:
       UsageError: for a file that cannot be used, or if no strategy runs in several processes.
     """
     if options.hosts is None:
-        return replace(options, replicas=options.replicas or _REPLICAS)
+        processes = options.settings.processes
+        default = (processes,) if processes else _REPLICAS
+        return replace(options, replicas=options.replicas or default)
     hosts = read_hosts(options.hosts)
     named = parse_strategies(options.strategy, StrategySettings(), frameworks_of(options))
     if not any(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from paddle_impl import mkl_cpu_type
 from parity.base.errors import UsageError
+from parity.twins.spec.replicas import compute_exactly_on_gpus, settings_on_gpus
 
 
 def load_engine(threads: int, device: str = "cpu"):
@@ -32,6 +33,8 @@ def load_engine(threads: int, device: str = "cpu"):
     # Runs the operations of a loop in the replica's thread: two are rarely ready at the same
     # time, and passing each one to another thread took 7 % of a step of nmt-bahdanau.
     os.environ.setdefault("FLAGS_new_executor_serial_run", "1")
+    if device == "gpu":
+        compute_exactly_on_gpus()
     if mkl_cpu_type.VARIABLE not in os.environ and device == "cpu":
         kernels = mkl_cpu_type.fastest_kernels()
         if kernels:
@@ -61,7 +64,7 @@ def versions() -> dict[str, str]:
     import numpy
     import paddle
 
-    return {"paddle": paddle.__version__, "numpy": numpy.__version__}
+    return {"paddle": paddle.__version__, "numpy": numpy.__version__} | settings_on_gpus()
 
 
 @contextmanager

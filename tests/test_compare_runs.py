@@ -16,6 +16,7 @@ from parity.trace.reader import Trace
 from parity.trace.rungs import CHECKS, WITNESS, rung_of, rungs
 from parity.trace.tolerances import ONE_STEP_TIMES
 from parity.twins.compare.run_comparison import RunComparison, compare_traces
+from parity.twins.compare.values import run_values
 from parity.twins.trace.contents import tensor_names
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
@@ -134,6 +135,27 @@ def test_replica_counts_are_held_against_the_first_and_across_frameworks():
     assert between == {(f"paddle-{count}", f"tensorflow-{count}") for count in (1, 2, 3, 4)} | {
         (f"{side}-1", f"{side}-{n}") for side in ("paddle", "tensorflow") for n in (2, 3, 4)
     }
+
+
+def test_what_is_right_with_one_replica_is_laid_to_the_strategy():
+    spec = spec_of("float64")
+    sources = {"gradient": "layers.py:9 (lstm)", "replicas": "towers.py:7 (Towers)"}
+    headers = {
+        f"paddle-{count}": header(spec, "paddle", count, sources=sources) for count in (1, 2)
+    }
+    right = recorded_steps(spec, 1, 1)
+    wrong = changed(recorded_steps(spec, 1, 2), 0, "gradient/embed/table", lambda a: a * 2)
+
+    def where(one):
+        comparison = RunComparison(headers)
+        comparison.step(0, {"paddle-1": one[0], "paddle-2": wrong[0]})
+        return run_values(comparison.verdict)["first_mismatch"]["sources"]
+
+    assert where(right) == {
+        "paddle-2": "towers.py:7 (Towers), with several replicas of layers.py:9 (lstm)"
+    }
+    both = changed(right, 0, "gradient/embed/table", lambda a: a * 2)
+    assert set(where(both).values()) == {"layers.py:9 (lstm)"}
 
 
 def test_an_activation_of_another_shape_is_a_mismatch_of_that_side(run):

@@ -172,7 +172,9 @@ def test_it_computes_what_one_replica_and_the_oracle_compute(
     assert verdict.steps == STEPS
     if trace.header["spec"]["training"]["dtype"] == "float64":
         assert worst(verdict) < 1e-11
-    # every tensor of a step has the lines of code that made it
+    # every tensor has the lines of code that made it
+    names = [*trace.read(0), *trace.read(STEPS - 1)]
+    assert [name for name in names if not found_for(name, trace.sources)] == []
     of_code = [n for n in trace.read(0) if n.startswith(("forward", "loss", "grad", "weight"))]
     package = {"paddle": "paddle_impl/", "tensorflow": "tf_impl/"}[framework]
     assert all(found_for(name, trace.sources).startswith(package) for name in of_code)

@@ -1,10 +1,15 @@
 """What the default strategies rest on: Paddle's engine, and TensorFlow's towers."""
 
+import ast
 import gc
+import subprocess
+import sys
 
 import numpy as np
+import pytest
 from oracle_side import TextBatch
 
+from parity.twins.launch.processes import ROOT
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.parameters import parameters
@@ -166,3 +171,33 @@ def test_every_tower_reads_the_weights_before_they_change(frameworks):
     """Even those that a mistake leaves out of the gradient: the mistake is in that alone."""
     found = frameworks["tensorflow"].call(_forward_passes_before_the_update, 1)
     assert found == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        "from paddle_impl.engine import load_engine; load_engine(1)",
+        "import parity.paddle, paddle",
+    ],
+)
+def test_what_unpacks_after_paddle_was_loaded_lives(loading):
+    """Paddle's library exports zlib's functions; bound to those, Python ends with signal 11."""
+    code = f"{loading}; import zlib; zlib.decompress(zlib.compress(b'aa')); import numpy.random"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("package", ["paddle_impl", "tf_impl"])
+def test_gpus_round_to_float32_and_repeat_their_sums(package):
+    code = (
+        f"from {package}.engine import load_engine, versions\n"
+        "for device in ('cpu', 'gpu'):\n    load_engine(1, device)\n    print(versions())"
+    )
+    script = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
+    processor, gpu = map(ast.literal_eval, done.stdout.splitlines())
+    assert gpu == processor | {
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "FLAGS_cudnn_deterministic": "1",
+        "TF_DETERMINISTIC_OPS": "1",
+    }

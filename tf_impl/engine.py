@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from parity.base.errors import UsageError
 from parity.base.process import keep_freed_memory
+from parity.twins.spec.replicas import compute_exactly_on_gpus, settings_on_gpus
 
 
 def load_engine(threads: int, device: str = "cpu"):
@@ -27,6 +28,8 @@ def load_engine(threads: int, device: str = "cpu"):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # or it looks for a driver and prints errors
+    else:
+        compute_exactly_on_gpus()
     # differs: the thread pool of all operations is made before any session exists, so a
     # session's setting comes too late: one replica with one thread would use every core
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
@@ -51,7 +54,7 @@ def versions() -> dict[str, str]:
     found = {"tensorflow": tensorflow.__version__, "numpy": numpy.__version__}
     if "horovod" in sys.modules:
         found["horovod"] = sys.modules["horovod"].__version__
-    return found
+    return found | settings_on_gpus()
 
 
 @contextmanager

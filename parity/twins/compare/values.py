@@ -40,7 +40,26 @@ def run_values(verdict: RunVerdict) -> dict[str, Any]:
     if not verdict.matches:
         confirmed = [cause.to_json() for cause in verdict.confirmed]
         values["first_mismatch"]["confirmed"] = confirmed
+        values["first_mismatch"]["sources"] = _with_strategies(
+            verdict, values["first_mismatch"]
+        )
     return values
+
+
+def _with_strategies(verdict: RunVerdict, first: dict[str, Any]) -> dict[str, str]:
+    """Return the sources of a mismatch, after the strategy where a single replica is right."""
+    sources, departing = dict(first["sources"]), verdict.departing()
+    right = {
+        side.framework
+        for label, side in verdict.sides.items()
+        if side.replicas == 1 and label not in departing
+    }
+    if first["rung"] in ("forward", "loss", "gradient"):
+        for label in sources.keys() & departing:
+            strategy = verdict.sources[label].get("replicas")
+            if strategy and verdict.sides[label].framework in right:
+                sources[label] = f"{strategy}, with several replicas of {sources[label]}"
+    return sources
 
 
 def report_values(

@@ -1,6 +1,15 @@
 """How the rows of a batch are shared among replicas: one function for sides and oracle."""
 
+import os
+
 from parity.base.errors import UsageError
+
+# TF32 rounds what is multiplied to 10 bits, more than any bound here allows for.
+_ON_GPUS = {
+    "NVIDIA_TF32_OVERRIDE": "0",  # of cuBLAS and cuDNN, in either engine
+    "FLAGS_cudnn_deterministic": "1",  # Paddle
+    "TF_DETERMINISTIC_OPS": "1",  # TensorFlow
+}
 
 
 def split_rows(rows: int, replicas: int, micro_batches: int = 1) -> list[int]:
@@ -62,3 +71,17 @@ def check_gpus(replicas: int, stages: int, found: int) -> None:
 def _shares(rows: int, count: int) -> list[int]:
     base, more = divmod(rows, count)
     return [base + 1] * more + [base] * (count - more)
+
+
+def compute_exactly_on_gpus() -> None:
+    """Let NVIDIA's libraries take float32 as it is, and both engines repeat their sums.
+
+    Engines read these variables as they are loaded; a user's own values stay.
+    """
+    for name, value in _ON_GPUS.items():
+        os.environ.setdefault(name, value)
+
+
+def settings_on_gpus() -> dict[str, str]:
+    """Return what of that is set, for the record."""
+    return {name: os.environ[name] for name in _ON_GPUS if name in os.environ}

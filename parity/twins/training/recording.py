@@ -1,17 +1,22 @@
 """Records a trace of a run: every tensor of every step; at its end, answers and evaluation."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from parity.base.files import CONFIG
+from parity.base.plugins import load_object
 from parity.trace.writer import Writer
 from parity.twins.cli.options import EVALUATED, TrainOptions
+from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.token_by_token import greedy_search
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import StepInputs, StepResult
-from parity.twins.trace.decoded import decode, decode_tensors
+from parity.twins.spec.training import learning_rate
+from parity.twins.trace.decoded import DECODED, decode, decode_tensors
 from parity.twins.trace.evaluated import SPLITS, evaluation_tensors
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training.asynchronous_run import AppliedUpdate
@@ -165,7 +170,7 @@ class TraceRecording:
         )
         return {
             **side.to_json(),
-            "sources": strategy.sources(),
+            "sources": strategy.sources() | self._definitions(),
             "versions": versions,
             "first_step": self._step,
             "steps": self._stop - self._step,
@@ -174,6 +179,25 @@ class TraceRecording:
             "corpus": self._text.content_hash,
             "batches_per_epoch": self._text.train.batches_per_epoch,
         }
+
+    def _definitions(self) -> dict[str, str]:
+        """Return parts of names, of what no operation makes -> where it comes from."""
+        strategy = load_object(self._strategy.entry.path)
+        made = {
+            "batch": type(self._text.train),
+            "batch/learning_rate": learning_rate,
+            "batch/sizes": split_rows,
+            "evaluate": evaluate,
+            **{name: beam_search if "beam" in name else greedy_search for name in DECODED},
+            **dict.fromkeys(("initial", "read", "replicas"), strategy),
+        }
+        return {name: _definition(each) for name, each in made.items()}
+
+
+def _definition(made: Any) -> str:
+    """Return where a function or class is defined: "data/pair_batches.py:9 (PairBatches)"."""
+    file = made.__module__.replace(".", "/") + ".py"
+    return f"{file}:{inspect.getsourcelines(made)[1]} ({made.__name__})"
 
 
 def evaluates(options: TrainOptions) -> bool:

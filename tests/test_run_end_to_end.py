@@ -117,7 +117,7 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
             assert set(rung["where"]) == {"step", "tensor", "index"}
         assert re.search(rf"^float64 +{name} ", said, re.MULTILINE)
     (_, single) = report["runs"]
-    assert list(single["rungs"]) == [*RUNGS, "untraced", "counting"]
+    assert list(single["rungs"]) == [*RUNGS, "resume", "untraced", "counting"]
     checks = [
         {
             each["name"].removesuffix(" checked"): each["count"]
@@ -128,7 +128,10 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
     ]
     made = [{name for name, count in counts.items() if count} for counts in checks]
     assert set(checks[0]) == {"evaluation", "resume", "repeat", "untraced", "counting"}
-    assert made == [{"evaluation", "resume", "repeat"}, {"evaluation", "untraced", "counting"}]
+    assert made == [
+        {"evaluation", "resume", "repeat"},
+        {"evaluation", "resume", "untraced", "counting"},
+    ]
     assert not {f"{name} checked" for name in checks[0]} & set(report["not_covered"])
     double, _ = report["runs"]
     assert double["unchecked"]["answers"] == "this network writes no answers"

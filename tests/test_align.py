@@ -402,6 +402,14 @@ def test_a_kernel_of_several_filters_for_each_channel():
         np.testing.assert_array_equal(filters, kernel[:, :, channel, multiplier])
 
 
+def test_an_activation_inside_a_layer_is_a_unit_of_its_own():
+    shapes = {"weight": (2,), "forward/norm": (3, 2)}
+    parts = {"weight": "weight"}
+    norm, relu = units_of(Module("norm", "batchnorm", "paddle", parts, {"act": "relu"}, shapes))
+    assert (list(norm.parameters), norm.outputs, relu.kind) == (["weight"], {}, "relu")
+    assert relu.outputs["output"].names == ("norm",)
+
+
 @pytest.mark.parametrize("dots", ["if_.kernel", "if.kernel"])
 def test_a_cell_of_flax_whose_gates_are_layers(dots):
     names = ["ii.kernel", dots, "ig.kernel", "io.kernel"]

@@ -127,10 +127,10 @@ def units_of(module: Module) -> list[Unit]:
     unit = Unit(module.name, module.kind, known=known, settings=module.settings)
     unit.outputs = _outputs(module)
     unit.parameters = {role: part for role, part in parameters.items() if part.names[0]}
-    fused = module.settings.get("activation")
-    if module.kind not in ("linear", "conv") or fused in (None, "linear"):
+    fused = module.settings.get("activation", module.settings.get("act"))
+    if module.kind not in ("linear", "conv", "batchnorm") or fused in (None, "linear"):
         return [unit]
-    # Keras's activation inside a layer: a module of its own elsewhere
+    # an activation inside a layer of Keras or Paddle: a module of its own elsewhere
     outputs, unit.outputs = unit.outputs, {}
     return [unit, Unit(f"{module.name} {fused}", kind_of(str(fused)), outputs=outputs)]
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -109,16 +110,14 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", features=features)
 
-    def open(
-        self, page: Path, ready: str = "document.documentElement?.dataset.ready === 'yes'"
-    ) -> None:
-        """Open a page, and wait until it is ready: a report is when its figures are drawn."""
+    def open(self, page: Path) -> None:
+        """Open a page, and wait until it is ready."""
         self.complaints.clear()
         self.requests.clear()
         self.shown = page
         self.call("Page.navigate", url=page.as_uri())
         here = f"location.href === {json.dumps(page.as_uri())}"
-        self.wait_for(f"{here} && {ready}")
+        self.wait_for(f"{here} && document.readyState === 'complete'")
 
     def wait_for(self, condition: str, seconds: float = 30) -> None:
         """Wait until an expression of JavaScript is true."""
@@ -168,15 +167,16 @@ class Browser:
         return event
 
 
-def data(window, plot):
-    """Return the data that a plot was drawn with."""
-    keys = ["name", "type", "x", "y", "z", "customdata", "error_y", "text"]
-    return json.loads(
-        window.evaluate(
-            f"JSON.stringify(document.getElementById({plot!r}).data.map((trace) =>"
-            f" Object.fromEntries({keys}.map((key) => [key, trace[key]]))))"
-        )
+def lines(window, plot):
+    """Return name -> the points of each line that a chart draws: (x, height), 0 to 1000."""
+    found = window.evaluate(
+        f"[...document.querySelectorAll('#{plot} .plot g[data-name]')].map((line) =>"
+        " [line.dataset.name, line.children[1].getAttribute('d')])"
     )
+    return {
+        name: [(int(x), 1000 - int(y)) for x, y in re.findall(r"[ML](\d+) (\d+)", path)]
+        for name, path in found
+    }
 
 
 def cells(window, selector):

@@ -8,7 +8,7 @@ import re
 import sys
 
 import pytest
-from browser import cells, data
+from browser import cells, lines
 from conftest import TINY, assert_one_line, flags, start
 
 from parity.base.errors import NumericFailure
@@ -257,8 +257,9 @@ def test_the_page_shows_the_tests_and_a_curve_for_each_seed(
     window.open(page)
     assert cells(window, "#tests")[0][:2] == ["test perplexity", "Paddle - TF"]
     assert len(cells(window, "#results")) == 4
-    names = [line["name"] for line in data(window, "curves")]
-    assert names == [f"{side}, seed {seed}" for side in ("Paddle", "TF") for seed in (1, 2)]
+    assert [*lines(window, "curves")] == [
+        f"{side}, seed {seed}" for side in ("Paddle", "TF") for seed in (1, 2)
+    ]
 
 
 def test_what_too_few_seeds_cannot_show_says_how_many_would():

@@ -35,7 +35,7 @@ def test_pages_from_the_disk_are_searched_in_either_language(tmp_path):
             ("comparing.html", "en", "staleness"),
             ("zh/comparing.html", "zh", "梯度"),
         ):
-            window.open(tmp_path / "site" / page, "document.readyState === 'complete'")
+            window.open(tmp_path / "site" / page)
             window.evaluate(SEARCH.format(word=word))
             window.wait_for("document.querySelectorAll('.md-search-result__item').length > 2")
             assert window.evaluate("document.documentElement.lang") == language

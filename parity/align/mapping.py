@@ -67,6 +67,14 @@ class NameMapping:
         used = [row for row in self.rows if row.use]
         return {name: each for row in used for name, each in row.parameters.items()}
 
+    def names(self) -> list[list[str]]:
+        """Return shared name, kind, and what each side calls it, of the rows that are used."""
+        return [
+            [name, row.kind, *(_flow(_plain(part)) for part in both)]
+            for row in self.rows
+            for name, both in (*row.parameters.items(), *row.outputs.items()) * row.use
+        ]
+
     def name_map(self, side: int) -> NameMap:
         """Return the name map of a side, 0 or 1, of the rows that are used."""
         names: dict[Key, str | Rename] = {}

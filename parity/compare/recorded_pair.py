@@ -41,12 +41,14 @@ class PairVerdict(Verdict):
       bounds: the bounds that were used, in the order of the rungs.
       by_statistics: name of a tensor of which a side recorded no more -> what was compared
         instead of its elements, the least telling of all steps.
+      batch: the shapes of what the first step read.
     """
 
     tensors: Sequence[str] = ()
     loss: str | None = None
     bounds: Sequence[Bound] = ()
     by_statistics: Mapping[str, str] = field(default_factory=dict)
+    batch: Sequence[Sequence[int]] = ()
 
 
 def compare_pair(
@@ -102,6 +104,7 @@ def compare_pair(
         loss=comparison.loss,
         bounds=bounds.used(),
         by_statistics=comparison.by_statistics,
+        batch=comparison.batch,
         explanations=explain(traces, sides, comparison.mismatches),
     )
 
@@ -123,6 +126,7 @@ class _PairComparison(StepComparison):
         self.tensors: list[str] = []
         self.loss: str | None = None
         self.by_statistics: dict[str, str] = {}
+        self.batch: list[list[int]] = []
         self.worst = {sides: {}}
 
     def _step(self, step: int, tensors: Mapping[str, Tensors], *, judge: bool) -> None:
@@ -142,6 +146,7 @@ class _PairComparison(StepComparison):
         names = _in_order(a)
         if not self.tensors:
             self.tensors, self.loss = names, _loss(a)
+            self.batch = [list(a[n].shape) for n in names if n.startswith("batch/")]
             if unused := self._bounds.unused(names):
                 raise UsageError(
                     f"tolerance of {unused[0]!r}: no tensor of step {step} has such a name"

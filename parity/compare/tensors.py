@@ -17,6 +17,7 @@ from parity.trace.tolerances import RoundingMultiple, Tolerance
 ORACLE = "oracle"
 ONE_STEP = "oracle, one step"
 
+_MOST_PARTS = 32  # of an axis in the map of a wrong tensor
 _KINKED = 0.02  # the share of zeros from which an output is that of a kinked function, a ReLU
 
 
@@ -90,6 +91,8 @@ class Mismatch:
         replicas, or two of its runs.
       check: the rung that found it, where that is not the tensor's own; see `CHECKS`.
       note: one more line about what was compared, where the labels do not say it all.
+      shape: that of the tensor.
+      shares: where in the tensor it is wrong, see `_share_map`; empty where it is one number.
     """
 
     sides: tuple[str, str]
@@ -102,6 +105,8 @@ class Mismatch:
     within: str = ""
     check: str = ""
     note: str = ""
+    shape: tuple[int, ...] = ()
+    shares: tuple[str, ...] = ()
 
     @property
     def rung(self) -> str:
@@ -169,8 +174,29 @@ def compare_tensor(
         float(allowed[index]),
         int(np.count_nonzero(~(used <= 1))),
         used.size,
+        shape=used.shape,
+        shares=_share_map(used) if used.size > 1 else (),
     )
     return distance, mismatch
+
+
+def _share_map(used: np.ndarray) -> tuple[str, ...]:
+    """Return the largest share of the bound in each part of a tensor, as a map.
+
+    Returns:
+      A text for each part of the first axis, with a digit for each part of the second: 0 for
+      equal, 1 to 5 for each fifth of the bound, 6 for more, 7, 8 and 9 for more than 10, 100
+      and 1000 times the bound. A vector is one text. The largest of all further axes counts,
+      and of neighbours where an axis is longer than `_MOST_PARTS`.
+    """
+    table = used.reshape(*used.shape[:2], -1).max(-1) if used.ndim > 1 else used[None]
+    for axis, length in enumerate(table.shape):
+        first = range(0, length, -(-length // _MOST_PARTS))
+        table = np.maximum.reduceat(table, first, axis)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        beyond = np.nan_to_num(np.log10(table), nan=3).clip(0, 3)
+    digits = np.where(table <= 1, np.ceil(5 * table), 6 + np.floor(beyond))
+    return tuple("".join(f"{each:.0f}" for each in row) for row in digits.tolist())
 
 
 def other_type(

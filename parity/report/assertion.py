@@ -98,9 +98,7 @@ def assert_match(
         raise AssertionError(message) from None
     written = ""
     if page is not None:
-        from parity.report.verdict_page import (
-            report_html,  # here, because nothing else needs the plotting library
-        )
+        from parity.report.verdict_page import report_html  # here: nothing else needs Jinja
 
         write_whole(page, report_html(values).encode())
         written = f"\npage: {page}"
@@ -148,7 +146,8 @@ def compared(
             parts, only = chosen(renamed, choice)
             of_pair = compare_pair(parts, tolerances, after_mismatch, measured)
             seconds = time.monotonic() - started
-            return pair_values(traces, of_pair, command, seconds, only, choice.allow_missing)
+            missing = choice.allow_missing
+            return pair_values(traces, of_pair, command, seconds, only, missing, named)
         if choice != WHOLE or tolerances or (mapping, bounds) != (None, None):
             raise UsageError(
                 "a part of traces of train.py, or a tolerance, bounds or a map for them, is "

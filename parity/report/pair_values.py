@@ -4,6 +4,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from parity.align.mapping import NameMapping
 from parity.compare.by_statistics import CHECKSUMS
 from parity.compare.recorded_pair import PairVerdict
 from parity.report.values import made_here, verdict_values
@@ -20,6 +21,7 @@ def pair_values(
     seconds: float | None = None,
     only: Mapping[str, list[str]] | None = None,
     allow_missing: bool = False,
+    mapping: NameMapping | None = None,
 ) -> dict[str, Any]:
     """Return the report of a pair, in the form of `parity.report.values.report_values`.
 
@@ -29,6 +31,7 @@ def pair_values(
       seconds: how long that took; None where nobody measured it.
       only: label -> the names of tensors that this side alone has.
       allow_missing: whether the two match all the same.
+      mapping: what gave both sides' tensors the names that they share.
     """
     sides = list(verdict.sides)
     found = verdict_values(verdict)
@@ -57,6 +60,9 @@ def pair_values(
     return {
         "verdict": found["verdict"],
         "only": dict(only or {}),
+        "aligned": [] if mapping is None else mapping.names(),
+        "modules": _kinds(traces[0]),
+        "batch": verdict.batch,
         "by_statistics": dict(verdict.by_statistics),
         "network": "pair",
         "pair": sides,
@@ -77,3 +83,10 @@ def pair_values(
         "spec": traces[0].header["run"],
         **made_here(command, seconds),
     }
+
+
+def _kinds(trace: Trace) -> dict[str, str]:
+    """Return the kinds of modules by name, where a watch recorded them."""
+    modules = trace.header.get("facts", {}).get("modules")  # a Recorder's facts are its user's
+    known = modules if isinstance(modules, list) else []
+    return {str(m.get("name")): str(m.get("kind")) for m in known if isinstance(m, dict)}

@@ -56,6 +56,14 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
         values["cut"] = verdict.cut
     if not verdict.matches:
         first = verdict.mismatches[0]
+        values["within"] = {
+            each.place.tensor: {
+                **{"step": each.place.step, "elements": [each.count, each.size]},
+                **{"shape": list(each.shape), "shares": list(each.shares)},
+            }
+            for each in reversed(verdict.mismatches)  # of several pairs, the first
+            if each.shares
+        }
         values["first_mismatch"] = {
             "rung": first.rung,
             "sides": list(first.sides),

@@ -5,14 +5,9 @@ import json
 from typing import Any
 
 from parity.base.text import counted, duration
-from parity.report.charts import (
-    PER,
-    SMALLEST,
-    difference,
-    growth_chart,
-    losses,
-)
-from parity.report.heat_map import heat_map
+from parity.report.charts import PER, SMALLEST, difference, growth_chart, losses
+from parity.report.graph import inside, network
+from parity.report.heat_map import heat_map, tensors_of
 from parity.report.mismatch import (
     LOOKS_LIKE,
     cause_lines,
@@ -22,6 +17,7 @@ from parity.report.mismatch import (
     mismatch_story,
 )
 from parity.report.page import render
+from parity.report.table import Table
 from parity.report.terminal import covered_line, headline, not_covered_line, notes
 from parity.report.verdict_tables import (
     coverage_table,
@@ -48,11 +44,9 @@ def report_html(values: dict[str, Any]) -> str:
     # what went wrong first
     runs = sorted(values["runs"], key=lambda run: run["verdict"] == "match")
     sections = [_section(run, values) for run in runs]
-    figures = [figure for section in sections for figure, _ in section["figures"]]
     title = f"{values['verdict']}: {headline(values)}"
     return render(
         "report.html.jinja",
-        figures,
         title=title,
         sections=sections,
         smallest=SMALLEST,
@@ -64,6 +58,7 @@ def report_html(values: dict[str, Any]) -> str:
         coverage=coverage_table(values, explained=True),
         covered_line=covered_line(values),
         not_covered=not_covered_line(values),
+        aligned=Table(["name", "module", *values.get("pair", ())], values.get("aligned", ())),
         **_environment(values),
     )
 
@@ -109,6 +104,9 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     several = growth is not None and len(growth["steps"]) > 1
     loss_per = None if "pair" in values else values["spec"]["training"]["loss_per"]
     drawn, pair = bool(history["steps"]), history.get("pair")
+    tensors = tensors_of(dtype, history, guilty) if drawn and pair else []
+    within = run.get("within", {})
+    kinds, batch = values.get("modules", {}), values.get("batch", [])
     has_loss = drawn and bool(history["loss"])
     found = {
         "dtype": dtype,
@@ -119,15 +117,17 @@ def _section(run: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         "has_oracle": "oracle" in history["loss"],
         "loss_per": PER[loss_per] if loss_per else "",
         "pair": pair,
-        "tensors": len(relative),
+        "tensors": tensors,
         "marked": marked,
         "growth": growth_chart(dtype, growth) if growth and several else None,
         "growth_sentence": growth_sentence(growth),
         "pair_only": "pair" in values,
         "loss": losses(dtype, history, frameworks, loss_per) if has_loss else None,
         "difference": difference(dtype, history) if has_loss and pair else None,
-        "heat": heat_map(dtype, history, marked, guilty) if drawn and pair else None,
+        "heat": heat_map(dtype, history, tensors, marked) if tensors else None,
         "guilty": guilty,
+        "network": network(tensors, kinds),
+        "within": {name: inside(name, each, kinds, batch) for name, each in within.items()},
     }
     figures = [(each, words) for name, words in _FIGURES.items() if (each := found[name])]
     return found | {"figures": figures, "shown": bool(figures)}

@@ -89,7 +89,7 @@ def rung_table(values: Mapping[str, Any]) -> Table:
         Column(
             "used",
             "The largest share of its bound that any element used; above 100% is a mismatch.",
-            _of_rung("used", _share),
+            _of_rung("used", share),
         ),
         *(Column(*said, _bound(name)) for name, said in _BOUNDS.items()),
         Column(
@@ -388,7 +388,8 @@ def _times(value: float | None) -> str | None:
     return None if value is None else f"{value:g} x"
 
 
-def _share(value: float | None) -> str | None:
+def share(value: float | None) -> str | None:
+    """Return a share of a bound for a table; None where there is none."""
     if value is None:
         return None
     return f"{value:.0%}" if value < 10 else f"{value:.1e} x bound"

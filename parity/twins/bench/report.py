@@ -1,9 +1,12 @@
 """A benchmark as a page that opens offline and as text, of the values of bench.json alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from parity.report.page import ORACLE_COLOUR, Figure, colour, empty_figure, render
+from markupsafe import Markup
+
+from parity.report.chart import SIZE, Line, axis_of, framed
+from parity.report.page import ORACLE_COLOUR, Figure, colour, render
 from parity.report.table import Table, wrapped
 from parity.twins.bench.history import history_lines
 from parity.twins.bench.tables import peer_table, speed_table, strategy_table
@@ -23,7 +26,6 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
     speeds = _speeds(values)
     return render(
         "bench.html.jinja",
-        [speeds],
         title=f"Throughput: {sizes}",
         sizes=sizes,
         speeds=speeds,
@@ -38,32 +40,40 @@ def bench_html(values: Mapping[str, Any], sizes: str) -> str:
 
 
 def _speeds(values: Mapping[str, Any]) -> Figure:
-    drawing = empty_figure("real tokens per second")
-    cases = values["cases"]
+    cases, speeds = values["cases"], values["throughput"]
     layouts = list(dict.fromkeys(case["layout"] for case in cases.values()))
-    rows = []
-    for place, name in enumerate(dict.fromkeys(case["title"] for case in cases.values())):
-        mine = {case["layout"]: label for label, case in cases.items() if case["title"] == name}
-        speeds = [values["throughput"].get(mine.get(layout)) for layout in layouts]
-        drawing.add_bar(
-            x=layouts,
-            name=name,
-            marker={"color": colour(name, place)},
-            hovertemplate="%{y:,.0f}, %{customdata[0]:,.0f} to %{customdata[1]:,.0f}",
-            **_bars(
-                [speed and speed["median"] for speed in speeds],
-                [speed["spread"] if speed else (None, None) for speed in speeds],
-            ),
+    names = list(dict.fromkeys(case["title"] for case in cases.values()))
+    lines = [Line(name, (), colour(name, place), "", 8) for place, name in enumerate(names)]
+    rows = sorted(
+        (
+            names.index(case["title"]),
+            layouts.index(case["layout"]),
+            speed["median"],
+            *speed["spread"],
         )
-        rows += [
-            (name, layout, speed["median"], *speed["spread"])
-            for layout, speed in zip(layouts, speeds, strict=True)
-            if speed
-        ]
-    drawing.update_layout(barmode="group")
-    drawing.update_yaxes(rangemode="tozero")
-    headers = ["name", "replicas x threads", "median", "slowest", "fastest"]
-    return Figure("speeds", drawing, Table(headers, rows))
+        for label, case in cases.items()
+        if (speed := speeds.get(label))
+    )
+    up = axis_of([0.0, *(fastest for *_, fastest in rows)])
+    room, bars = SIZE // len(layouts), Markup("")  # for the bars of a layout
+    width = room * 4 // 5 // len(names)
+    for place, layout, *ends in rows:
+        x = layout * room + room // 10 + place * width
+        median, slowest, fastest = (SIZE - up.place(each) for each in ends)
+        bars += Markup(
+            '<path class="area" d="M{} {}V{}h{}V{}" fill="{}"><title>{}</title></path>'
+            '<path d="M{} {}V{}" stroke="{}"/>'
+        ).format(
+            *(x, SIZE - up.place(0), median, width * 9 // 10, SIZE - up.place(0)),
+            *(lines[place].colour, "{:,.0f}, {:,.0f} to {:,.0f}".format(*ends)),
+            *(x + width * 9 // 20, slowest, fastest, ORACLE_COLOUR),
+        )
+    across = [((i + 0.5) * 100 / len(layouts), layout) for i, layout in enumerate(layouts)]
+    of = "replicas x threads"
+    drawing = framed(bars, across, up.ticks(), "real tokens per second", lines, of)
+    table = [(names[place], layouts[layout], *ends) for place, layout, *ends in rows]
+    headers = ["name", of, "median", "slowest", "fastest"]
+    return Figure("speeds", drawing, Table(headers, table))
 
 
 def bench_text(values: dict[str, Any]) -> str:
@@ -123,30 +133,3 @@ def sizes_text(spec: dict[str, Any]) -> str:
     words.append(f"vocabular{'y' if len(sizes) == 1 else 'ies'} {' and '.join(sizes)}")
     words += [f"batch {training['batch_size']}", f"{model['num_layers']} layers"]
     return ", ".join([*words, training["dtype"]])
-
-
-def _bars(
-    medians: Sequence[float | None], spreads: Sequence[tuple[float | None, float | None]]
-) -> dict[str, Any]:
-    """Return plotly's arguments for bars with whiskers; None leaves a bar out.
-
-    Args:
-      medians: the heights of the bars.
-      spreads: the ends of each bar's whisker, lower one first.
-    """
-    known = list(zip(medians, spreads, strict=True))
-    return {
-        "y": list(medians),
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": [_less(high, median) for median, (_, high) in known],
-            "arrayminus": [_less(median, low) for median, (low, _) in known],
-            "color": ORACLE_COLOUR,
-        },
-        "customdata": [list(spread) for spread in spreads],
-    }
-
-
-def _less(value: float | None, other: float | None) -> float | None:
-    return None if value is None or other is None else value - other

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from parity.report.chart import Line, axis_of, line_chart
+from parity.report.charts import DASHES
 from parity.report.frameworks import short_of
-from parity.report.page import Figure, colour, empty_figure, escape_html, render
+from parity.report.page import Figure, colour, render
 from parity.report.table import Column, Table, table_of, wrapped
 from parity.twins.spec.strategies import StrategySettings
 
 _PEERS = {"pytorch": "PyTorch"}
-_DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
 _HUGE = 1e9  # as of a training that diverges; it is written with an exponent
 
 
@@ -199,7 +200,6 @@ def converge_html(values: Mapping[str, Any]) -> str:
     curves = _curves(values)
     return render(
         "converge.html.jinja",
-        [curves],
         title=f"Convergence: {verdict_text(values)}",
         verdict=verdict_text(values),
         tone=_tone(values),
@@ -224,27 +224,15 @@ def _tone(values: Mapping[str, Any]) -> str:
 
 def _curves(values: Mapping[str, Any]) -> Figure:
     """Draw the validation perplexity after each epoch, a line for each side and seed."""
-    drawing, rows = empty_figure("validation perplexity", [1, _epochs(values)]), []
+    epochs = range(1, int(values["spec"]["training"]["epochs"]) + 1)
+    lines = []
     for place, (side, runs) in enumerate(values["runs"].items()):
         for k, (seed, summary) in enumerate(runs.items()):
             curve = summary["valid_perplexity"]
-            epochs = list(range(1, len(curve) + 1))
-            drawing.add_scatter(
-                x=epochs,
-                y=curve,
-                name=escape_html(f"{side_title(side)}, seed {seed}"),
-                mode="lines+markers" if len(curve) < 2 else "lines",
-                line={"width": 2, "color": colour(side, place), "dash": _DASHES[k % 6]},
-                hovertemplate="%{y:.3f}",
-            )
-            rows += [
-                (side_title(side), seed, *pair) for pair in zip(epochs, curve, strict=True)
-            ]
-    drawing.update_xaxes(title={"text": "epoch"})
-    drawing.update_yaxes(type="log")
-    drawing.update_layout(height=420)
-    return Figure("curves", drawing, Table(["side", "seed", "epoch", "perplexity"], rows))
-
-
-def _epochs(values: Mapping[str, Any]) -> int:
-    return int(values["spec"]["training"]["epochs"])
+            whole = [*curve, *[None] * (len(epochs) - len(curve))]
+            name = f"{side_title(side)}, seed {seed}"
+            lines.append(Line(name, whole, colour(side, place), DASHES[k % len(DASHES)]))
+    up = axis_of((value for line in lines for value in line.values), log=True)
+    drawing = line_chart(epochs, lines, up, "validation perplexity", "epoch")
+    rows = list(zip(epochs, *(line.values for line in lines), strict=True))
+    return Figure("curves", drawing, Table(["epoch", *(line.name for line in lines)], rows))

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from parity.base.files import CONFIG
-from parity.base.plugins import load_object
 from parity.trace.writer import Writer
 from parity.twins.cli.options import EVALUATED, TrainOptions
 from parity.twins.decoding.beam import beam_search
@@ -182,14 +181,13 @@ class TraceRecording:
 
     def _definitions(self) -> dict[str, str]:
         """Return parts of names, of what no operation makes -> where it comes from."""
-        strategy = load_object(self._strategy.entry.path)
         made = {
             "batch": type(self._text.train),
             "batch/learning_rate": learning_rate,
             "batch/sizes": split_rows,
             "evaluate": evaluate,
             **{name: beam_search if "beam" in name else greedy_search for name in DECODED},
-            **dict.fromkeys(("initial", "read", "replicas"), strategy),
+            **dict.fromkeys(("initial", "read", "replicas"), type(self._strategy)),
         }
         return {name: _definition(each) for name, each in made.items()}
 

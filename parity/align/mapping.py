@@ -3,7 +3,6 @@
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
@@ -17,6 +16,7 @@ from parity.align.names import Key, NameMap, Rename, Source
 from parity.base.errors import UsageError
 from parity.base.files import read_file, reason, write_whole
 from parity.trace.reader import Trace, View
+from parity.trace.rungs import fits
 from parity.trace.side import labels_of
 
 FORMAT = 1
@@ -130,7 +130,7 @@ class NameMapping:
             name
             for name in own
             if name.partition("/")[0] in kinds
-            and not _fits(name.partition("/")[2], self.left_out[side])
+            and not fits(name.partition("/")[2], *self.left_out[side])
         ]
         found: dict[str, np.ndarray] = {}
         for name, source in self.name_map(side).sources(names).items():
@@ -150,13 +150,9 @@ def unmapped(traces: Sequence[Trace], mapping: NameMapping) -> list[list[str]]:
         weights = sorted(n for n in _first_names(trace) if n.startswith("initial/"))
         names = [name.removeprefix("initial/") for name in weights]
         found.append(
-            [n for n in names if n not in known and not _fits(n, mapping.left_out[side])]
+            [n for n in names if n not in known and not fits(n, *mapping.left_out[side])]
         )
     return found
-
-
-def _fits(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 class _Mapped(View):
@@ -211,7 +207,7 @@ class _Mapped(View):
 
     def _leaves_out(self, name: str) -> bool:
         once = re.sub(r"#\d+", "", name)
-        return _fits(once, self._left_out) or _fits(once.partition("/")[2], self._left_out)
+        return any(fits(each, *self._left_out) for each in (once, once.partition("/")[2]))
 
 
 def _is_common(name: str) -> bool:

@@ -7,7 +7,6 @@ the layout; shapes must fit; values confirm, where both sides had the same weigh
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from reprlib import repr as shortened
 from typing import Any
@@ -31,6 +30,7 @@ from parity.align.mapping import NameMapping, Parts, Row
 from parity.align.optimizer_state import HOLDS_RATE, slots_of
 from parity.base.errors import UsageError
 from parity.trace.reader import Trace
+from parity.trace.rungs import fits
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -211,13 +211,12 @@ class _Side:
         patterns = [
             pattern
             for pattern in _LEFT_OUT[self.framework]
-            if any(fnmatchcase(name, pattern) for name in names)
+            if any(fits(name, pattern) for name in names)
         ]
         return patterns + [
             name
             for name in self._of("initial")
-            if self.tensors[f"initial/{name}"].dtype.kind in "iu"
-            and not any(fnmatchcase(name, pattern) for pattern in patterns)
+            if self.tensors[f"initial/{name}"].dtype.kind in "iu" and not fits(name, *patterns)
         ]
 
     def batch(self) -> dict[str, Part]:

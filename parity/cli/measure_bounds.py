@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from parity.trace.rungs import rung_of
 
 RUNS = 5
 _CLEAN_UP_SECONDS = 5.0
+_LONGEST_SHOWN = 2000  # bytes
 
 
 def write_bounds(trace: Trace, command: Sequence[str], out: Path) -> None:
@@ -68,37 +69,47 @@ def run_again(trace: Trace, command: Sequence[str], to: Path, **asked: Any) -> T
       UsageError: if the command fails, or records nothing.
     """
     words = " ".join(command)
-    # a signal's exception in the middle of the start would lose the process
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
-    try:
-        process = subprocess.Popen(
-            command,
-            env=environment(trace.folder, to, **asked),
-            stdin=subprocess.DEVNULL,  # each run has the same
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            preexec_fn=partial(_prepare, os.getpid(), before),
-        )
-    except OSError as error:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise UsageError(f"{words}: cannot be run: {error.strerror}") from None
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        printed, _ = process.communicate()
-    finally:
-        _end(process)
-    if process.returncode:
-        last = "".join(f": {line}" for line in printed.strip().splitlines()[-1:])
-        raise UsageError(f"{words}: ended with status {process.returncode}{last}")
+    # no pipe: a process that the training leaves behind could hold its other end
+    with tempfile.TemporaryFile() as printed:
+        try:
+            status = _status(command, environment(trace.folder, to, **asked), printed)
+        except OSError as error:
+            raise UsageError(f"{words}: cannot be run: {error.strerror}") from None
+        printed.seek(max(0, printed.seek(0, os.SEEK_END) - _LONGEST_SHOWN))
+        lines = printed.read().decode(errors="replace").strip().splitlines()
+    if status:
+        last = "".join(f": {line}" for line in lines[-1:])
+        raise UsageError(f"{words}: ended with status {status}{last}")
     if not (to / "trace.json").exists():
         raise UsageError(
             f"{words}: recorded nothing in {trace.folder}; allowed: the command that watches "
             "its training there, run where it was run before"
         )
     return Trace(to)
+
+
+def _status(command: Sequence[str], variables: dict[str, str], printed: BinaryIO) -> int:
+    """Run a command, which prints to a file, and return its exit status."""
+    # a signal's exception in the middle of the start would lose the process
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
+    try:
+        process = subprocess.Popen(
+            command,
+            env=variables,
+            stdin=subprocess.DEVNULL,  # each run has the same
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=partial(_prepare, os.getpid(), before),
+        )
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return process.wait()
+    finally:
+        _end(process)
 
 
 def _prepare(parent: int, signals: set) -> None:

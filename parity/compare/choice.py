@@ -2,12 +2,11 @@
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from parity.base.errors import UsageError
 from parity.trace.reader import Trace, View
-from parity.trace.rungs import rung_of
+from parity.trace.rungs import fits, rung_of
 from parity.trace.side import labels_of
 
 Names = frozenset[str]
@@ -31,9 +30,8 @@ class Choice:
 
     def takes(self, name: str) -> bool:
         """Return whether a tensor is compared."""
-        if any(fnmatchcase(name, pattern) for pattern in self.exclude):
-            return False
-        return not self.include or any(fnmatchcase(name, each) for each in self.include)
+        included = not self.include or fits(name, *self.include)
+        return included and not fits(name, *self.exclude)
 
 
 WHOLE = Choice()
@@ -114,5 +112,5 @@ def _that_fit(tolerances: Mapping[str, Any], names: Collection[str]) -> dict[str
     return {
         key: each
         for key, each in tolerances.items()
-        if any(rung_of(name) == key or fnmatchcase(name, key) for name in names)
+        if any(rung_of(name) == key or fits(name, key) for name in names)
     }

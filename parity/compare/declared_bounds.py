@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from reprlib import repr as shortened
 from typing import Any
 
 from parity.base.errors import UsageError
 from parity.compare.measured_bounds import TIMES, MeasuredBounds
 from parity.trace.reader import Trace
-from parity.trace.rungs import rung_of, rungs
+from parity.trace.rungs import fits, rung_of, rungs
 from parity.trace.tolerances import EXACT, TABLE, Tolerance, check_declared
 
 NOBODY = "nobody"
@@ -157,13 +156,13 @@ class Bounds:
             key
             for key, bound in self._declared.items()
             if not bound.tensors
-            and not any(fnmatchcase(name, key) or rung_of(name) == key for name in names)
+            and not any(fits(name, key) or rung_of(name) == key for name in names)
         ]
 
     def _choose(self, name: str) -> Bound:
         rung = rung_of(name)
         for key, bound in self._declared.items():
-            if key != rung and fnmatchcase(name, key):
+            if key != rung and fits(name, key):
                 return bound
         if rung in self._declared:
             return self._declared[rung]

@@ -4,7 +4,6 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.trace.folder import crc32
+from parity.trace.rungs import fits
 
 FULL, SAMPLE, STATISTICS = DETAILS = ("full", "sample", "statistics")
 Detail = str | Mapping[str, str]
@@ -43,7 +43,7 @@ def check_detail(detail: Any) -> None:
 def detail_of(name: str, detail: Detail) -> str:
     """Return how much of a tensor is recorded: the first pattern that fits counts."""
     rows = {"*": detail} if isinstance(detail, str) else detail
-    return next((each for pattern, each in rows.items() if fnmatchcase(name, pattern)), FULL)
+    return next((each for pattern, each in rows.items() if fits(name, pattern)), FULL)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,10 @@
 """The rungs of the comparison: what kind of tensor each name stands for."""
 
+from fnmatch import fnmatchcase
+
 from parity.base.errors import UsageError
+
+_LONGEST_PATTERN = 1000  # characters: the time to read one grows by their square
 
 # First part of a tensor's name -> rung, in the order of computation.
 RUNGS = {
@@ -54,6 +58,21 @@ def check_name(name: str) -> None:
     rung_of(name)
     if not is_path(name) or (name in RUNGS and name != "gradient_norm"):
         raise UsageError(f"tensor {name!r}: no name behind the rung; allowed: RUNG/NAME")
+
+
+def fits(name: str, *patterns: str) -> bool:
+    """Return whether a name fits one of some patterns, such as "gradient/*".
+
+    Raises:
+      UsageError: for a pattern that is too long.
+    """
+    for pattern in patterns:
+        if len(pattern) > _LONGEST_PATTERN:
+            raise UsageError(
+                f"pattern {pattern[:40]!r}... has {len(pattern):,} characters; allowed: up to "
+                f"{_LONGEST_PATTERN:,}"
+            )
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_path(name: str) -> bool:

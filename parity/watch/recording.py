@@ -3,7 +3,6 @@
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from parity.pair.perturbation import asked_for
 from parity.pair.recorder import Recorder, is_narrower, is_number, savable
 from parity.trace.ranks import rank_folder
 from parity.trace.reduced import FULL, Detail
-from parity.trace.rungs import RUNGS
+from parity.trace.rungs import RUNGS, fits
 from parity.trace.tolerances import Tolerance
 from parity.watch.modules import sources
 
@@ -80,7 +79,7 @@ class Recording:
         self._modules = None if modules is None else _texts("modules", modules)
         known = [str(each["name"]) for each in facts["modules"]]
         for pattern in self._modules or ():
-            if not any(fnmatchcase(name, pattern) for name in known):
+            if not any(fits(name, pattern) for name in known):
                 raise UsageError(f"modules holds {pattern!r}; allowed: {', '.join(known)}")
         self._rungs = None if rungs is None else _texts("rungs", rungs)
         for rung in self._rungs or ():
@@ -126,7 +125,7 @@ class Recording:
         patterns = self._modules
         if module is None or patterns is None:
             return True
-        return any(fnmatchcase(module, pattern) for pattern in patterns)
+        return fits(module, *patterns)
 
     def call(self, name: str) -> str:
         """Return the name of a module's next call in this step: fc, fc#1, fc#2 ..."""

@@ -1,6 +1,7 @@
 """The history of benchmarks: what fell since an earlier commit, and what cannot be compared."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -172,13 +173,19 @@ def test_a_history_that_cannot_be_read_or_written_loses_no_figures(checkout, tmp
         assert errors.endswith("; this benchmark is not added to the history\n")
 
 
-def test_a_history_that_cannot_be_written_is_told_before_anything_is_timed(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "told"), [("file/history", "file: cannot be written"), ("pipe", "pipe: is a pipe")]
+)
+def test_a_history_that_cannot_be_written_is_told_before_anything_is_timed(
+    tmp_path, name, told
+):
     (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe")
     command = [sys.executable, "-m", "parity", "bench", "--preset", "tiny", "--no-check"]
     command += ["--steps", "12", "--rounds", "1", "--replicas", "1"]
-    command += ["--out", str(tmp_path / "bench"), "--history", str(tmp_path / "file/history")]
+    command += ["--out", str(tmp_path / "bench"), "--history", str(tmp_path / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {tmp_path}/file: cannot be written")
+    assert done.stderr.startswith(f"error: {tmp_path}/{told}")
     assert len(done.stderr.splitlines()) == 1
     assert not list((tmp_path / "bench").iterdir()), "no text was made, and no log"

@@ -631,7 +631,8 @@ BAD = {
     "empty lines": _input("\n \u3000\n".encode(), ": there is no question in it"),
     "not UTF-8": _input("你\n".encode() + b"\xc4\xe3\n", ":2: byte 0xc4 at offset 4"),
     "no such input": _flag("--input=/no/such", "/no/such: no such file"),
-    "output is a folder": _output(".", "--output is '{path}', a folder; allowed: a file"),
+    "output is a folder": _output(".", "{path}: is a folder; allowed: a file's name"),
+    "output is a device": _output("/dev/null", "{path}: is a device; allowed: a file"),
     "output below a file": _output("file/a", "{folder}/file: cannot be written: "),
     "plot's ending": _plot(
         "a.txt", 1, ": not the name of a picture; allowed endings: pdf, png, svg"

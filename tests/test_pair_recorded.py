@@ -713,7 +713,7 @@ def test_bad_use_of_the_assertion_is_no_failed_assertion(pair, tmp_path):
         assert_match(a, tmp_path)
     with pytest.raises(UsageError, match="relative is 1; allowed: from 0 to below 1"):
         assert_match(a, b, tolerances={"loss": Tolerance(1, 0, reason="so")})
-    with pytest.raises(UsageError, match="is a folder; allowed: a page's name"):
+    with pytest.raises(UsageError, match="is a folder; allowed: a file's name"):
         assert_match(a, b, html=tmp_path)
 
 

@@ -174,6 +174,18 @@ def check_is_file(path: Path) -> None:
         raise UsageError(f"{path}: is {kind}; allowed: a file")
 
 
+def check_output(path: Path) -> None:
+    """Check, before minutes of work, that a file can be written; make its folder.
+
+    Raises:
+      UsageError: if it cannot.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; allowed: a file's name")
+    check_is_file(path)
+    make_folder(path.parent)
+
+
 def _kind(mode: int) -> str | None:
     return next((word for is_it, word in _KINDS if is_it(mode)), None)
 

@@ -19,7 +19,7 @@ from parity.align.traps import traps
 from parity.align.weights import carried, write_weights
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
-from parity.base.files import check_is_file, make_folder, write_whole
+from parity.base.files import check_output, write_whole
 from parity.base.laboratory import of_laboratory
 from parity.base.process import stop_signals_raise
 from parity.base.text import command_text, counted, escaped
@@ -209,7 +209,7 @@ def compare_command(
     train.py; traces of train.py are compared with the oracle as well, and always whole.
     """
     if html_file is not None:
-        _check_output(html_file)
+        check_output(html_file)
     summary = _summary() if github else None
     report = _compared(trace_a, trace_b, **values)
     if html_file is not None:
@@ -279,14 +279,6 @@ def _tolerance(text: str) -> tuple[str, Tolerance]:
     return key, Tolerance(relative, floor, reason="given with --tolerance")
 
 
-def _check_output(path: Path) -> None:
-    """Fail before minutes of work if a file cannot be written."""
-    if path.is_dir():
-        raise UsageError(f"{path}: is a folder; allowed: a file's name")
-    check_is_file(path)
-    make_folder(path.parent)
-
-
 @parity.command("report")
 @click.argument("trace_a", type=PathType())
 @click.argument("trace_b", type=PathType())
@@ -307,7 +299,7 @@ def report_command(
 
     TRACE_A and TRACE_B are folders, as for the command `compare`.
     """
-    _check_output(html_file)
+    check_output(html_file)
     report = _compared(trace_a, trace_b, **values)
     write_whole(html_file, utf_8(report_html(report)))
     print(f"page: {escaped(str(html_file))}\n{escaped(verdict_line(report))}")
@@ -419,7 +411,7 @@ def bounds_command(trace: Path, command: tuple[str, ...], out: Path) -> int:
     as it is, and five times with the weights, inputs, outputs of modules and their gradients
     moved by one unit in the last place at random.
     """
-    _check_output(out)
+    check_output(out)
     measure_bounds.write_bounds(Trace(trace), command, out)
     return 0
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from parity.align.mapping import NameMapping, read
 from parity.base.errors import NumericFailure, UsageError
-from parity.base.files import make_folder, write_whole
+from parity.base.files import check_output, write_whole
 from parity.base.laboratory import of_laboratory
 from parity.compare.choice import WHOLE, Choice, chosen
 from parity.compare.measured_bounds import MeasuredBounds, read_bounds
@@ -85,9 +85,7 @@ def assert_match(
         )
     page = None if html is None else Path(html)
     if page is not None:
-        if page.is_dir():
-            raise UsageError(f"{page}: is a folder; allowed: a page's name")
-        make_folder(page.parent)
+        check_output(page)
     try:
         choice = Choice(tuple(include), tuple(exclude), steps, allow_missing)
         values = compared(

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from parity.base.files import check_output
 from parity.base.locks import only_writer
 from parity.base.machine import measured_here
 from parity.base.text import command_text, escaped
@@ -74,6 +75,14 @@ def run_command(print_config: bool, **values: Any) -> int:
     return MATCH if outcome.matches else MISMATCH
 
 
+def _options(cls: type, values: dict[str, Any]) -> Any:
+    """Return a command's options, whose --json can be written: not told after hours of work."""
+    options = take_options(cls, values)
+    if options.json is not None:
+        check_output(options.json)
+    return options
+
+
 @click.command("bench", cls=GroupedCommand)
 @command_options(BenchOptions)
 @spec_options()
@@ -83,7 +92,7 @@ def bench_command(**values: Any) -> int:
     from parity.twins.bench.report import bench_text
     from parity.twins.bench.timing import bench
 
-    options = take_options(BenchOptions, values)
+    options = _options(BenchOptions, values)
     of_strategies = bool(options.strategies)
     names = (options.preset,) if options.preset else _benchmarks(options.network, of_strategies)
     specs = {name: spec_from(options.network, name, values) for name in names}
@@ -111,7 +120,7 @@ def converge_command(**values: Any) -> int:
     from parity.twins.converge.converging import NOT_SHOWN, converge
     from parity.twins.converge.report import converge_html, converge_text
 
-    options = take_options(ConvergeOptions, values)
+    options = _options(ConvergeOptions, values)
     spec = spec_from(options.network, options.preset, values)
     found = converge(spec, options, _command())
     text = converge_text(found)
@@ -128,7 +137,7 @@ def profile_command(**values: Any) -> int:
     require_frameworks("profile")
     from parity.twins.bench.profile import profile, profile_text
 
-    options = take_options(ProfileOptions, values)
+    options = _options(ProfileOptions, values)
     name = options.preset or _benchmarks(options.network)[0]
     spec = spec_from(options.network, name, values)
     profiled = profile(spec, dataclasses.replace(options, preset=name), _command())
@@ -144,7 +153,7 @@ def profile_command(**values: Any) -> int:
 @command_options(FaultOptions)
 def faults_command(**values: Any) -> int:
     """Plant known mistakes in one side's code, one at a time, and check that all are found."""
-    options = take_options(FaultOptions, values)
+    options = _options(FaultOptions, values)
     if not options.list_only:  # the list needs only the catalogue
         (require_checkout if options.show is not None else require_frameworks)("faults")
     from parity.twins.faults.listing import catalogue_text, fault_text
@@ -175,7 +184,7 @@ def faults_command(**values: Any) -> int:
 def sweep_command(**values: Any) -> int:
     """Train random valid specs on both sides and check that no false alarm is raised."""
     require_frameworks("sweep")
-    options = take_options(SweepOptions, values)
+    options = _options(SweepOptions, values)
     if options.harmless:
         from parity.twins.sweep.harmless import run_harmless
 

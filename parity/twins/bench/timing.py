@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parity.base.errors import Interrupted, MismatchError
-from parity.base.files import make_folder
+from parity.base.files import check_output, make_folder
 from parity.base.machine import measured_here, usable_cores
 from parity.base.progress import ProgressBar, say
 from parity.compare.tensors import compare_tensor
@@ -94,8 +94,8 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     """
     cores = usable_cores()
     cases, left_out = cases_to_time(spec, options, cores)
-    for folder in (options.out, options.history.parent):  # before anything is timed
-        make_folder(folder)
+    make_folder(options.out)  # before anything is timed
+    check_output(options.history)
     noise_here = noise(cores)
     say(noise_here)
     data = options.data

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, write_whole
+from parity.base.files import check_output, write_whole
 from parity.base.plugins import load_object
 from parity.base.progress import say
 from parity.base.text import escaped
@@ -260,11 +260,9 @@ def _check_outputs(
     """Check before any work that the requested files can be written."""
     if options.attention_plot is not None:
         check_attention(options.attention_plot, [len(ids) for ids in questions], max_tokens)
-        make_folder(options.attention_plot.parent)
+        check_output(options.attention_plot)
     if options.output is not None:
-        if options.output.is_dir():
-            raise UsageError(f"--output is {str(options.output)!r}, a folder; allowed: a file")
-        make_folder(options.output.parent)
+        check_output(options.output)
 
 
 def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from parity.base.errors import UsageError
-from parity.base.files import check_is_file, make_folder
+from parity.base.files import check_output, make_folder
 from parity.base.progress import Phases, begin_phase
 from parity.twins.cli.config import write_config
 from parity.twins.cli.options import RunOptions
@@ -46,8 +46,7 @@ def run(spec: Spec, options: RunOptions) -> Outcome:
     make_folder(options.out)
     write_config(options.out, options, spec)
     if options.json is not None:
-        check_is_file(options.json)
-        make_folder(options.json.parent)  # fail now, not after minutes of training
+        check_output(options.json)
     with ExitStack() as stack:
         stack.enter_context(Phases(_phases_of(planned)))
         begin_phase("starting the frameworks")

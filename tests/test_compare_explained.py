@@ -207,6 +207,7 @@ def test_a_confirmed_rule_says_what_it_was_tried_on(tmp_path):
     [
         {"optimizer": 5},
         *(_adam(betas=betas) for betas in ("x", [], 5, [None], ["a", "b"], [0.9])),
+        *(_adam(betas=betas) for betas in ([0.9, 2.0], [1.0, 0.999], [0.9, 1 - 1e-12])),
         _adam(lr=10**400),
         _adam(lr="fast", weight_decay=[1], eps=None),
         {"optimizer": {"kind": ["Adam"], "settings": {"eps": 1e300}}},

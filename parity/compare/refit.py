@@ -142,6 +142,10 @@ def stated(facts: Mapping[str, Any]) -> tuple[Rule, float | None] | None:
         rule = replace(rule, momentum=momentum, nesterov=nesterov, dampening=dampening)
     else:
         return None
+    # in float32, too: a correction by 1 - beta of 0 is none
+    shares = all(each >= 0 and np.float32(each) < 1 for each in (rule.momentum, rule.square))
+    if rule.kind != "sgd" and not (shares and rule.epsilon >= 0):
+        return None
     return rule, rate
 
 

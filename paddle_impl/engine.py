@@ -46,13 +46,13 @@ def load_engine(threads: int, device: str = "cpu"):
         with _home():
             import paddle
             from paddle.base import core
-    except ImportError as error:
+        mkl_cpu_type.start_kernels()
+    except (ImportError, OSError) as error:  # OSError: no room for a library
         raise UsageError(f"paddle cannot be imported ({error}); allowed: 2.6.2") from None
     if not hasattr(core, "ParallelExecutor"):
         raise UsageError(
             f"paddle is {paddle.__version__}, which has no ParallelExecutor; allowed: 2.6.2"
         )
-    mkl_cpu_type.start_kernels()
     # This warning is about an operation that Paddle itself adds.
     warnings.filterwarnings("ignore", "The Attr\\(force_cpu\\) of Op", UserWarning)
     paddle.enable_static()

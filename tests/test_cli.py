@@ -293,8 +293,6 @@ def test_bad_flags_are_one_line_and_exit_2(capsys, words, said):
 @pytest.mark.parametrize("script", list(TRAINERS.values()), ids=list(TRAINERS))
 def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
     for words, said in (
-        (["--hidden-size", "0"], "--hidden-size is 0"),
-        (["--cell", "gru"], "--cell is not a flag of --network language-model"),
         (["--strategy", "tower"], "--strategy is 'tower'; allowed for "),
         (["--data", tmp_path / "none"], str(tmp_path / "none")),
     ):
@@ -344,6 +342,15 @@ def test_bad_use_of_the_harness_is_one_line_and_exit_2(capsys, words, said):
     assert errors.count("\n") == 1
     assert said in errors
     assert len(errors) < 2000
+
+
+@pytest.mark.parametrize("command", ["bench", "converge", "profile", "faults", "sweep"])
+def test_a_file_that_cannot_be_written_is_told_before_the_work(command, tmp_path, capsys):
+    words = [command, "--out", str(tmp_path / "out"), "--json", str(tmp_path)]
+    assert main(parity, words) == 2
+    assert (
+        capsys.readouterr().err == f"error: {tmp_path}: is a folder; allowed: a file's name\n"
+    )
 
 
 def test_every_field_has_a_flag_in_the_harness(capsys):
@@ -467,10 +474,31 @@ def test_ctrl_c_is_130(capsys):
     assert capsys.readouterr().err.strip() == "error: interrupted"
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_bounds_end_with_the_training_that_they_run(tmp_path, number):
+@pytest.fixture
+def recorded(tmp_path):
+    """Return the folder of a trace of one step that was recorded by hand."""
     with Recorder(tmp_path / "trace", framework="mine", dtype="float64") as recorder:
         recorder.step(0, {"weight/a": np.zeros(2)})
+    return tmp_path / "trace"
+
+
+@pytest.mark.parametrize("option", ["--include", "--exclude"])
+def test_a_pattern_whose_reading_would_take_minutes_is_refused(recorded, capsys, option):
+    assert main(parity, ["compare", *[str(recorded)] * 2, option, "[" * 50_000]) == 2
+    line = assert_one_line(2, capsys.readouterr().err)
+    assert line.endswith("has 50,000 characters; allowed: up to 1,000")
+
+
+def test_what_a_command_leaves_behind_is_not_waited_for(recorded, capsys):
+    leaves = ["sh", "-c", "sleep 1000 & echo $$; exit 3"]
+    assert main(parity, ["bounds", str(recorded), "--", *leaves]) == 2
+    assert re.search(
+        "ended with status 3: [0-9]+$", assert_one_line(2, capsys.readouterr().err)
+    )
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_bounds_end_with_the_training_that_they_run(recorded, tmp_path, number):
     training = ["sh", "-c", "echo $$ > started; sleep 1000; true"]
     bounds = start(
         ["-m", "parity", "bounds", "trace", "--", *training],
@@ -529,6 +557,8 @@ def test_errors_of_the_system_are_one_line_and_others_are_defects(capsys):
     for error, status in (
         (OSError(errno.EIO, "Input/output error"), 2),
         (OSError(errno.EACCES, "Permission denied", "a"), 2),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/']"), 2),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a"), DEFECT_STATUS),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset"), DEFECT_STATUS),
     ):
         assert main(ending(error), []) == status

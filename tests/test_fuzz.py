@@ -63,10 +63,6 @@ def opened(request, tmp_path_factory):
     return READERS[request.param].open(tmp_path_factory.mktemp("fuzz"))
 
 
-def test_a_whole_file_is_read(opened):
-    assert opened.accepts(opened.seed)
-
-
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mutations())
 def test_damaged_bytes_are_refused_in_one_line(opened, changes):

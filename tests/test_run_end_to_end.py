@@ -218,10 +218,15 @@ def test_a_side_that_is_killed_is_named(text, cache, tmp_path):
         ("/nowhere/python", "/nowhere/python: cannot be started"),
         ("/bin/true", "/bin/true ended before it had loaded paddle"),
         ("/bin/cat", "; it said: Try '/bin/cat --help' for more information."),
+        ("./removes", "was removed while paddle ran"),
     ],
 )
 def test_an_interpreter_that_cannot_be_used_is_named(text, cache, tmp_path, program, said):
-    environment = os.environ | {"PARITY_PADDLE_PYTHON": program}
+    if program == "./removes":  # the folder of its own socket, and goes on
+        program = tmp_path / "removes"
+        program.write_text('#!/bin/sh\nrm -r "$(dirname "$5")"\nexec sleep 1000\n')
+        program.chmod(0o755)
+    environment = os.environ | {"PARITY_PADDLE_PYTHON": str(program)}
     process = start(run_flags(text, cache, tmp_path), env=environment)
     assert said in assert_one_line(*finish(process)[::2])
 

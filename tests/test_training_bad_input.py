@@ -18,10 +18,6 @@ def finished(frameworks, text, cache, tmp_path_factory):
     return out
 
 
-def _missing(folder, finished):
-    return {"data": folder / "nothing"}, ["nothing: no such folder"]
-
-
 def _too_short(folder, finished):
     write_text(folder / "data", train_tokens=30)
     return {"data": folder / "data"}, ["train.txt", "30 tokens", "7 rows x 5 tokens need 36"]

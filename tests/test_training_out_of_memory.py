@@ -21,7 +21,7 @@ GIB = 2**30
 def limited(folder, size, gigabytes, out):
     """Train with an address space of so many GiB."""
     words = [sys.executable, f"{folder}/train.py", f"--hidden-size={size}", "--steps=2"]
-    shell = f'ulimit -v {gigabytes * 2**20}; exec "$@"'
+    shell = f'ulimit -v {int(gigabytes * 2**20)}; exec "$@"'
     return subprocess.run(
         ["bash", "-c", shell, "bash", *words, "--replicas=1", f"--out={out}"],
         cwd=ROOT,
@@ -40,6 +40,13 @@ def test_a_network_that_cannot_fit_is_refused_alike(tmp_path):
         lines.add(line.split(" leaves ")[0])
         assert not (tmp_path / name).exists()
     assert len(lines) == 1, "the same on both sides"
+
+
+def test_a_framework_that_has_no_room_is_one_line(tmp_path):
+    for name, folder in FOLDERS.items():
+        done = limited(folder, 8, 0.65, tmp_path / name)
+        line = assert_one_line(done.returncode, done.stderr)
+        assert line.startswith(f"error: {name} cannot be imported (")
 
 
 def test_the_limit_is_what_the_weights_and_two_copies_take(monkeypatch):

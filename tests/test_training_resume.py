@@ -14,7 +14,13 @@ from parity.twins.training.checkpoint import load_checkpoint
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)],
+    [
+        signal.SIGTERM,
+        *(
+            pytest.param(each, marks=pytest.mark.thorough)
+            for each in (signal.SIGINT, signal.SIGHUP)
+        ),
+    ],
     ids=lambda number: number.name,
 )
 def test_a_signal_writes_a_checkpoint_and_the_run_goes_on(

@@ -83,13 +83,21 @@ def _run(command: click.Command, words: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - it is printed with its traceback
         if told := out_of_memory(error):
             return print_error(UsageError(told), debug="--debug" in words)
-        if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
-            where = f"{error.filename}: " if error.filename else ""
-            return print_error(UsageError(where + reason(error)), debug="--debug" in words)
+        if told := _of_the_system(error):
+            return print_error(UsageError(told), debug="--debug" in words)
         if not hasattr(error, "exit_status"):
             traceback.print_exc()
             return DEFECT_STATUS
         return print_error(error, debug="--debug" in words)
+
+
+def _of_the_system(error: Exception) -> str | None:
+    """Return the message about an error that is no defect of this project; None for others."""
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        return f"the working folder, or that of temporary files: {reason(error)}"
+    if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
+        return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
+    return None
 
 
 def take_options(cls: type, values: dict[str, Any]) -> Any:

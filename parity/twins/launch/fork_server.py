@@ -253,6 +253,8 @@ class ForkServer:
                 )
             if self._socket.exists():
                 break
+            if self._count or not self._folder.is_dir():
+                raise UsageError(f"{self._folder}: was removed while {self.framework} ran")
             time.sleep(_POLL)
         self._count += 1
         folder = self._folder / str(self._count)

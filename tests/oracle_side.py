@@ -19,7 +19,6 @@ from parity.twins.spec.spec import Spec, TrainSpec, learning_rate
 from parity.twins.spec.step_arrays import StepInputs, StepResult, step_inputs
 from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.trace.side import TrainedSide
-from parity.twins.training.start import Side, run_training
 from parity.twins.training.strategy import Build
 
 VOCABULARY = 7
@@ -207,6 +206,9 @@ class OracleStrategy:
 
 def train_with(make, spec: Spec, options: TrainOptions, parts=None, **side):
     """Run a training; return the strategy, which `make(spec, build)` makes, and the summary."""
+    # a plug-in imports this module while the registries, which that module reads, are filled
+    from parity.twins.training.start import Side, run_training
+
     made = []
 
     def make_strategy(spec, build):

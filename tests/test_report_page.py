@@ -496,12 +496,12 @@ def test_a_chart_tells_the_numbers_at_the_pointer(reports, window):
 def test_prints_in_light_colours_on_the_width_of_a_sheet(reports, window):
     window.look(680, 900, "dark")
     window.open(reports("mismatch").page)
-    window.call("Emulation.setEmulatedMedia", media="print")
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    window.call("Emulation.setEmulatedMedia", media="print", features=dark)
     tick = "document.querySelector('#loss-float64 .across span')"
-    dark = window.evaluate(
+    assert window.evaluate(
         f"getComputedStyle({tick}).color.match(/\\d+/g).every((c) => c < 130)"
     )
-    assert dark
     assert window.evaluate(
         "[...document.querySelectorAll('figure *')]"
         ".every((each) => each.getBoundingClientRect().right <= 680)"

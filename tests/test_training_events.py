@@ -73,8 +73,8 @@ def test_summaries_tell_what_ran(name, trainings):
     (peak,) = summary["peak_memory"]
     assert 1e8 < peak < 1e11
     assert 0 < summary["seconds_to_first_step"] < 1000
-    # measured after the warm-up, which these few steps do not outlast
-    assert (summary["resident_memory"], summary["product_flops_per_second"]) == ({}, None)
+    assert all(1e8 < summary["resident_memory"][when] < 1e11 for when in ("warm", "last"))
+    assert summary["product_flops_per_second"] > 0
     assert (summary["bleu"], summary["exact_answers"]) == (None, None)  # it writes no text
     assert (summary["framework"], summary["replicas"]) == (name, 3)
     assert summary["strategy"] == REGISTRIES[name].strategies.default

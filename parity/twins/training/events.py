@@ -117,8 +117,10 @@ class EventWriter:
         from tensorboardX.proto.event_pb2 import SessionLog
 
         folder.mkdir(parents=True, exist_ok=True)
-        # named by the second alone, a run resumed at once would overwrite the first one's file
-        self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
+        # named by the second alone, a run resumed at once would overwrite the first one's file;
+        # in a container all processes may have one number
+        suffix = f".{os.getpid()}.{self._first}"
+        self._writer = EventsWriter(str(folder / "events"), suffix)
         self._write(self._first, file_version="brain.Event:2")
         self._write(self._first, session_log=SessionLog(status=SessionLog.START))
         return self._writer

@@ -121,8 +121,8 @@ MISTAKES = {
     "single": of(["rounded to float32"], weights="single"),
     "bias-missing": of(["is zero"], weights="no bias"),
     # the network
-    "layernorm": of(["each row of", "times"], inside="epsilon"),
-    "layernorm-of-encoder": of(["each row of", "times"], ENCODER, inside="epsilon"),
+    "layernorm": of(["each row of", "some 100 times"], inside="epsilon"),
+    "layernorm-of-encoder": of(["each row of", "some 100 times"], ENCODER, inside="epsilon"),
     "bfloat16": of(["rounded to bfloat16"], inside="bfloat16"),
     "state-reset": of(["from time step 3 on"], LSTM, inside="reset"),
     "padding": of(["only where batch/0 is padding"], LSTM, inside="padding"),

@@ -16,6 +16,7 @@ _SIMPLE = 64  # the largest number that a factor is the multiple of, or the part
 _SINGLE = 1e-5  # how near a single number must be to a simple multiple: any is some multiple
 _FEWEST = 8  # so many numbers do not lack the same digits by chance
 _NAMED = 4  # slices that are named one by one
+_ROUGHLY = 0.02  # how far apart ratios may be whose last digits cancel
 _FILLED = 0.75  # the share of wrong elements from which it is their slice that is wrong
 
 # Unit roundoffs, and within which multiples of that of float32 a difference is of its size.
@@ -208,9 +209,27 @@ def rows_scaled(found: np.ndarray, expected: np.ndarray) -> Relation | None:
     if not _holds(b, factors[..., None] * a, slack) or np.ptp(factors) <= SAME:
         return None
     low, high = f"{factors.min():.4g}", f"{factors.max():.4g}"
-    return Relation(
-        "scaled by row", f"each row of {{b}} is that of {{a}} times {low} to {high}"
-    )
+    says = f"each row of {{b}} is that of {{a}} times {low} to {high}"
+    return Relation("scaled by row", says + _of_epsilons(squares, (b * b).sum(-1), a.shape[-1]))
+
+
+def _of_epsilons(a: np.ndarray, b: np.ndarray, size: int) -> str:
+    """Say how many times another an epsilon is, if rows are normalised but for these two.
+
+    A row of variance v has a mean square of v / (v + epsilon): what it lacks shows the epsilon.
+
+    Args:
+      a, b: the sum of squares of each row.
+      size: its elements.
+    """
+    if max(a.max(), b.max()) >= size or not b.all():
+        return ""
+    of_a, of_b = size / a - 1, size / b - 1  # epsilon / v
+    ratios = of_b / of_a
+    if ratios.max() > (1 + _ROUGHLY) * ratios.min():
+        return ""
+    ratio = float(f"{of_b.sum() / of_a.sum():.2g}")
+    return f", as of a normalisation whose epsilon is some {ratio:g} times that of {{a}}"
 
 
 def rounded(found: np.ndarray, expected: np.ndarray) -> str:

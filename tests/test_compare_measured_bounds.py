@@ -9,10 +9,11 @@ import pytest
 from conftest import assert_one_line
 
 from parity import Recorder, Trace
+from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.compare.measured_bounds import FORMAT, measure, read_bounds
-from parity.pair.perturbation import Perturbation
+from parity.pair.perturbation import VARIABLE, Perturbation, asked_for
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINING = """
@@ -44,6 +45,13 @@ def test_a_number_is_moved_by_one_unit_in_the_last_place(kind):
     assert set(apart) == {1.0}
     assert moved[2] == 0
     assert 0.4 < (moved > numbers).mean() < 0.6
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "[1]", '{"of": 1}', '{"of": "."}'])
+def test_what_a_training_is_not_asked_by_these_commands_is_refused(text, monkeypatch):
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(UsageError, match=f"{VARIABLE} is .*; allowed: "):
+        asked_for(Path())
 
 
 def recorded(folder, side, factor):

@@ -18,10 +18,12 @@ from copy import copy
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
 
+from parity.base.errors import UsageError
 from parity.trace.reader import read_step
 
 VARIABLE = "PARITY_PERTURB"
@@ -73,14 +75,23 @@ class Asked:
 
 
 def asked_for(folder: Path) -> Asked:
-    """Return what is asked of the training that would write its trace to a folder."""
-    asked = json.loads(os.environ.get(VARIABLE, "{}"))
-    if not asked or Path(asked["of"]).resolve() != folder.resolve():
-        return Asked(folder)
-    seed = asked["seed"]
-    given = read_step(Path(asked["given"])) if asked["given"] else {}
-    moved = None if seed is None else Perturbation(seed)
-    return Asked(Path(asked["to"]), moved, given, asked["step"])
+    """Return what is asked of the training that would write its trace to a folder.
+
+    Raises:
+      UsageError: if the variable holds something else, or its file cannot be read.
+    """
+    text = os.environ.get(VARIABLE, "{}")
+    try:
+        asked = json.loads(text)
+        if not asked or Path(asked["of"]).resolve() != folder.resolve():
+            return Asked(folder)
+        moved = None if asked["seed"] is None else Perturbation(asked["seed"])
+        to, given, step = Path(asked["to"]), asked["given"], asked["step"]
+    except (LookupError, RecursionError, TypeError, ValueError):
+        raise UsageError(
+            f"{VARIABLE} is {shortened(text)}; allowed: what parity bounds or localise sets"
+        ) from None
+    return Asked(to, moved, read_step(Path(given)) if given else {}, step)
 
 
 def environment(

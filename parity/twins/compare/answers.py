@@ -140,7 +140,9 @@ class AnswersRung:
     def _findings(
         self, answers: Mapping[str, SideAnswers], search: AnswerSettings
     ) -> Iterator[Finding]:
-        yield from _problems(self._compare_questions(answers))
+        if wrong := self._compare_questions(answers):
+            yield from _problems(wrong)
+            return  # all that follows is of the same questions
         asked = _questions(next(iter(answers.values())))
         expected, margins, facts = self._expected(asked, search)
         for side, given in answers.items():

@@ -339,9 +339,13 @@ def answered(snapshot, search, **changes):
                 "reference": REFERENCES[row],
             }
         )
-    texts = [line["answer"] for line in lines]
-    share = exact_share(texts, REFERENCES, "spaces")
-    return SideAnswers(lines, bleu(texts, REFERENCES, "spaces"), share)
+    return scored(lines)
+
+
+def scored(lines):
+    texts, references = ([line[name] for line in lines] for name in ("answer", "reference"))
+    share = exact_share(texts, references, "spaces")
+    return SideAnswers(lines, bleu(texts, references, "spaces"), share)
 
 
 def probes():
@@ -387,7 +391,7 @@ CHANGES = {
     "answers/scores": lambda right: replaced(right, 2, score=right.lines[2]["score"] - 1e-6),
     "answers/answer": lambda right: replaced(right, 2, answer=right.lines[2]["answer"] + " "),
     "answers/reference": lambda right: replaced(right, 0, reference="w9"),
-    "answers/source": lambda right: dataclasses.replace(right, lines=right.lines[:2]),
+    "answers/source": lambda right: scored(right.lines[:2]),
     "answers/bleu": lambda right: dataclasses.replace(
         right, bleu=right.bleu | {"score": right.bleu["score"] + 0.01}
     ),
@@ -418,12 +422,7 @@ def test_a_tie_that_is_broken_the_other_way_is_found():
     other = answered(ties.snapshot, ties.search)
     last = PAIRS.model.target_vocabulary_size - 1
     lines = [line | {"tokens": [last], "answer": f"w{last}"} for line in other.lines]
-    texts = [line["answer"] for line in lines]
-    other = SideAnswers(
-        lines,
-        bleu(texts, REFERENCES, "spaces"),
-        exact_share(texts, REFERENCES, "spaces"),
-    )
+    other = scored(lines)
     _, found = judged(ties, other)
     assert found.place.tensor == "answers/tokens"
     assert found.values == {"tensorflow-2": last, "oracle": 4}

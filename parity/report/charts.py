@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parity.report.chart import Axis, Line, Values, axis_of, line_chart
 from parity.report.frameworks import LOOKS
 from parity.report.page import ORACLE_COLOUR, Figure, colour
+from parity.report.svg import Axis, Line, Values, axis_of, line_chart
 from parity.report.table import Table
 from parity.report.verdict_tables import GROWTH, differing_rungs, growth_table
 

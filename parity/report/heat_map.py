@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from parity.report.chart import LABELS, Axis, Values, path
 from parity.report.page import Figure, fragment
+from parity.report.svg import LABELS, Axis, Values, path
 from parity.report.table import Table
 from parity.report.verdict_tables import number, share
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from parity.report.chart import SIZE, Line, axis_of, framed
 from parity.report.page import ORACLE_COLOUR, Figure, colour, render
+from parity.report.svg import SIZE, Line, axis_of, framed
 from parity.report.table import Table, wrapped
 from parity.twins.bench.history import history_lines
 from parity.twins.bench.tables import peer_table, speed_table, strategy_table

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from parity.report.chart import Line, axis_of, line_chart
 from parity.report.charts import DASHES
 from parity.report.frameworks import short_of
 from parity.report.page import Figure, colour, render
+from parity.report.svg import Line, axis_of, line_chart
 from parity.report.table import Column, Table, table_of, wrapped
 from parity.twins.spec.strategies import StrategySettings
 

@@ -109,7 +109,7 @@ def framed(
     """Return SVG, in units of `SIZE` rightwards and downwards, between axes, with a legend."""
     wide = max((len(label) for _, label in up), default=0)
     given = {"marks": marks, "across": across, "up": up, "title": title, "lines": lines}
-    return fragment("chart.html.jinja", of=of, wide=wide, **given)
+    return fragment("svg.html.jinja", of=of, wide=wide, **given)
 
 
 def path(xs: Sequence[int], values: Values, up: Axis) -> str:

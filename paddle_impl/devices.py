@@ -4,7 +4,7 @@ import paddle
 from paddle.base import core
 
 from parity.base.errors import UsageError
-from parity.twins.spec.replicas import check_gpus
+from parity.twins.spec.gpus import check_gpus
 
 
 def replica_devices(device: str, replicas: int, stages: int = 1) -> list:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paddle_impl import mkl_cpu_type
 from parity.base.errors import UsageError
-from parity.twins.spec.replicas import compute_exactly_on_gpus, settings_on_gpus
+from parity.twins.spec.gpus import compute_exactly_on_gpus, settings_on_gpus
 
 
 def load_engine(threads: int, device: str = "cpu"):

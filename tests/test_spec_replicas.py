@@ -5,7 +5,8 @@ import pytest
 from oracle_side import random_inputs, small_spec
 
 from parity.base.errors import UsageError
-from parity.twins.spec.replicas import check_gpus, split_rows
+from parity.twins.spec.gpus import check_gpus
+from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import (
     join_activations,
     split_feeds,

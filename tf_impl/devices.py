@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from parity.base.errors import UsageError
-from parity.twins.spec.replicas import check_gpus
+from parity.twins.spec.gpus import check_gpus
 
 tf1 = tf.compat.v1
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from parity.base.errors import UsageError
 from parity.base.process import keep_freed_memory
-from parity.twins.spec.replicas import compute_exactly_on_gpus, settings_on_gpus
+from parity.twins.spec.gpus import compute_exactly_on_gpus, settings_on_gpus
 
 
 def load_engine(threads: int, device: str = "cpu"):

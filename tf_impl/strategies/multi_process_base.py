@@ -52,11 +52,11 @@ class SeveralProcesses:
     def _record(self, inputs, values):
         """Return the tensors of a trace on the first process, and none on the others."""
         group = self.build.group
-        gathered = {"activations": gather_parts(group, values["activations"])}
+        activations = gather_parts(group, values["activations"])
         if group.rank > 0:
             self.replica_distances()  # in which every process takes part
             return {}
-        return super()._record(inputs, values | gathered)
+        return super()._record(inputs, values | {"activations": activations})
 
 
 class TowersOfProcesses(SeveralProcesses, Towers):

@@ -120,9 +120,8 @@ class ResumeRung:
             place = Place(run.step, "weight", ())
             wrong = self._found(run, Mismatch(self._sides(run), place, problem=problem))
             return find_in_exact_check("resume", self._sides(run), wrong)
-        own = run.saver == run.loader
-        found = (self._compare_own(run, steps) if own else None) or self._compare_saved(run)
-        if own or found:
+        if run.saver == run.loader:
+            found = self._compare_own(run, steps) or self._compare_saved(run)
             return find_in_exact_check("resume", self._sides(run), found)
         return self._compare_others(run, steps)
 

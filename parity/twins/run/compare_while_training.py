@@ -99,8 +99,7 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
     """Train all sides at the same time, and compare each step once all of them recorded it.
 
     In the first precision, one side of each strategy is trained twice and writes checkpoints,
-    if the options want runs to be repeated and resumed; in the last, one of each framework
-    writes them for the others.
+    if the options want runs to be repeated and resumed.
 
     Args:
       run: the run, in one precision.
@@ -111,9 +110,8 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
     """
     options, witness = run.options, run.options.witness
     again = tuple(run.of_strategies) if run.dtype == options.dtype[0] else ()
-    others = tuple(run.leading) if run.resumes_others else ()
     repeat = again if options.wants("repeat") else ()
-    saves = (again or others) if options.wants("resume") else ()
+    saves = again if options.wants("resume") else ()
     recordings = run.sides | {repeated(label): run.sides[label] for label in repeat}
     with ExitStack() as stack:
         running = {

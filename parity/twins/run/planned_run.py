@@ -62,11 +62,6 @@ class PlannedRun:
         return self.spec.training.dtype
 
     @property
-    def resumes_others(self) -> bool:
-        """Return whether frameworks resume each other's checkpoints: in the last precision."""
-        return self.dtype == self.options.dtype[-1] and len(self.leading) > 1
-
-    @property
     def decodes(self) -> bool:
         """Return whether the network writes answers."""
         return NETWORKS[self.spec.network].decodes

@@ -76,8 +76,7 @@ def _phases_of(planned: PlannedRun) -> int:
     """Return how many phases a run has that finds no mismatch."""
     options = planned.options
     answers = planned.trains and options.wants("answers") and planned.decodes
-    resumed = options.wants("resume") * (len(options.dtype) if len(planned.leading) > 1 else 1)
-    return 1 + len(options.dtype) + resumed + planned.trains + answers
+    return 1 + len(options.dtype) + options.wants("resume") + planned.trains + answers
 
 
 def prove(planned: PlannedRun) -> Outcome:

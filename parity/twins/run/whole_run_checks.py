@@ -196,7 +196,7 @@ def _compare_each(
 
 
 def check_resume(run: PlannedRun, compared: ComparedRun) -> list[Finding]:
-    """Resume every checkpoint on its own side, and in the last precision on other frameworks.
+    """Resume every checkpoint on its own side and on the other frameworks, and compare.
 
     Args:
       run: the run, in the precision of the recorded steps.
@@ -235,16 +235,16 @@ def check_resume(run: PlannedRun, compared: ComparedRun) -> list[Finding]:
 def _loaders(run: PlannedRun, saver: str) -> dict[str, TrainedSide]:
     """Return the sides that resume a side's checkpoint: itself, and the other frameworks.
 
-    It does so in the first precision, they in the last, in which more limits act: with another
-    number of replicas where they can, which must change nothing. They read one file of each
-    framework: its other strategies write the same layout.
+    Those resume it with another number of replicas where they can: it must change nothing. They
+    read one file of each framework: its other strategies write the same layout.
     """
-    found = {saver: run.sides[saver]} if run.dtype == run.options.dtype[0] else {}
-    if run.resumes_others and saver in run.leading:
-        others = leading_sides(run.sides, most_replicas=False)
-        framework = run.sides[saver].framework
-        found |= {label: s for label, s in others.items() if s.framework != framework}
-    return found
+    if saver not in run.leading:
+        return {saver: run.sides[saver]}
+    framework = run.sides[saver].framework
+    others = leading_sides(run.sides, most_replicas=False)
+    return {saver: run.sides[saver]} | {
+        label: side for label, side in others.items() if side.framework != framework
+    }
 
 
 def _resume(

@@ -36,7 +36,7 @@ def check_gpus(replicas: int, stages: int, found: int) -> None:
 
 
 def compute_exactly_on_gpus() -> None:
-    """Let NVIDIA's libraries take float32 as it is, and both engines repeat their sums.
+    """Let NVIDIA's libraries multiply in float32, without TF32, and both engines be deterministic.
 
     Engines read these variables as they are loaded; a user's own values stay.
     """
@@ -45,5 +45,5 @@ def compute_exactly_on_gpus() -> None:
 
 
 def settings_on_gpus() -> dict[str, str]:
-    """Return what of that is set, for the record."""
+    """Return which of these variables are set, for the record."""
     return {name: os.environ[name] for name in _ON_GPUS if name in os.environ}

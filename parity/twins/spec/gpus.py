@@ -36,7 +36,7 @@ def check_gpus(replicas: int, stages: int, found: int) -> None:
 
 
 def compute_exactly_on_gpus() -> None:
-    """Let NVIDIA's libraries multiply in float32, without TF32, and both engines be deterministic.
+    """Let both engines multiply float32 without TF32, and be deterministic.
 
     Engines read these variables as they are loaded; a user's own values stay.
     """

@@ -105,8 +105,8 @@ class Planted:
             case, recorded=recorded, expected=exact, first=(*wrong, "")[0], wrong=wrong
         )
 
-    def confirmed(self, case: WrongStep, seconds: float = 1e9, clock=lambda: 0.0, likely=()):
+    def confirmed(self, case: WrongStep, seconds: float = 1e9, clock=lambda: 0.0):
         """Return what the search confirms of a case."""
         budget = Budget(seconds, clock)
         search = CauseSearch(case, self.expected, tensor_names(self.spec), budget)
-        return search.confirmed(likely), budget
+        return search.confirmed(), budget

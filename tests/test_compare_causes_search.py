@@ -229,16 +229,6 @@ def test_a_search_ends_when_its_budget_is_spent():
     assert all_tried.tried > 30
 
 
-def test_the_suspects_of_likely_faults_come_first():
-    step = planted("stream")
-    case = step.with_mistake(step.suspect("gates f and o exchanged").ways[0])
-    ticks = iter(range(10**6))
-    found, _ = step.confirmed(
-        case, seconds=2.5, clock=lambda: float(next(ticks)), likely=["lstm-gates-f-o"]
-    )
-    assert [each.suspect for each in found] == ["gates f and o exchanged"]
-
-
 def test_a_schedule_that_was_wrong_before_is_no_suspect():
     """At step 1, decaying by step and decaying an epoch early have the same rate."""
     step = planted("stream")

@@ -109,15 +109,6 @@ def test_sides_that_are_wrong_alike_accuse_the_oracle_or_what_they_share(dtype, 
         assert "docs/witnesses.md" in shown
 
 
-def test_faults_of_one_side_are_no_causes_of_what_all_sides_do_alike():
-    causes = {}
-    for name, change in (("one", None), ("all", of_first_replica)):
-        spec, verdict = climbed({"paddle-2": change, "tensorflow-2": of_first_replica})
-        causes[name] = report(spec, verdict)["first_mismatch"]["likely_causes"]
-    assert [each["fault"] for each in causes["one"]] == ["loss-of-first-replica"]
-    assert causes["all"] == []
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_sides_that_are_wrong_in_different_ways_are_said_to_be(dtype):
     changes = {"paddle-2": wrong(0.1), "tensorflow-2": wrong(-0.2)}

@@ -13,7 +13,7 @@ from parity import Recorder, Tolerance, Trace
 from parity.align.proposal import propose
 from parity.compare.choice import WHOLE, chosen
 from parity.compare.recorded_pair import compare_pair
-from parity.compare.relation import explanations
+from parity.compare.relation import explanations, rounded
 from parity.report.assertion import compared
 from parity.report.terminal import report_text
 
@@ -253,3 +253,16 @@ def test_a_kink_is_called_so(tmp_path):
         hidden = np.where(hidden == 1e-17, 0, hidden)
     first = " ".join(_said(tmp_path).split())
     assert "why: a kink: 1 of 64 elements of forward/act are zero on one side" in first
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_tensor_without_the_digits_of_its_precision_was_rounded(dtype):
+    assert rounded(A.astype(dtype).astype("float64"), A) == dtype
+    assert rounded(A * 1.01, A) == ""
+    assert rounded(np.round(A), A) == ""
+
+
+def test_a_difference_of_the_size_of_a_rounding_is_named_as_that():
+    norm = np.array(1.2345678901)
+    for share, named in ((1e-8, "float32"), (1e-4, ""), (1e-12, "")):
+        assert rounded(norm * (1 + share), norm) == named

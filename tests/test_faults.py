@@ -27,7 +27,6 @@ from parity.twins.faults.finding import (
     all_found,
     findings_text,
     findings_values,
-    save_signatures,
 )
 from parity.twins.faults.hunt import Hunt, Planting, plantings
 from parity.twins.faults.listing import fault_text, faults_named
@@ -176,7 +175,6 @@ def test_a_planted_fault_is_found_in_its_place(hunter, name):
         assert found.blamed in ([side], []), found.story
     if how == MISMATCH:
         assert (found.step or 0) < SETTINGS[BY_NAME[name].setting].steps
-        assert name in found.likely, "the catalogue knows its own"
         assert found.is_confirmed, found.confirmed
 
 
@@ -235,7 +233,7 @@ def test_the_table_counts_what_was_found():
         given = {"side": "paddle", "dtype": "float64", "topic": "t", "cause": "c"}
         return Finding(fault, setting="stream", **given | values)
 
-    here = {"rung": "forward", "tensor": "x", "step": 0, "right_place": True, "likely": ["a"]}
+    here = {"rung": "forward", "tensor": "x", "step": 0, "right_place": True}
     found = [
         finding("a", found_by=MISMATCH, **here),
         finding("b", found_by=MISMATCH, rung="loss", tensor="y", step=1),
@@ -246,7 +244,7 @@ def test_the_table_counts_what_was_found():
     text = findings_text(found)
     assert (
         "float64, fast kernels: 3 of 3 found, 2 of 3 at the right place; cause confirmed: 0 of "
-        "2, 0 wrongly; of the other 2, 1 among the first 3 likely causes"
+        "2, 0 wrongly"
     ) in text
     assert "float64, plain kernels: 1 of 1 found" in text
     assert "float32, fast kernels: 0 of 1 found" in text
@@ -262,25 +260,6 @@ def test_the_table_counts_the_strategies_that_were_named():
     text = findings_text([named, *others])
     assert "3 of 3 found, 0 of 3 at the right place; strategy named: 1 of 3; cause" in text
     assert "paddle layers" in text
-
-
-def test_signatures_of_faults_that_were_not_planted_are_kept(tmp_path):
-    def finding(fault, **signature):
-        given = {"topic": "t", "cause": "c", "setting": "mirrored", "found_by": MISMATCH}
-        given |= {"right_place": True, "signature": signature}
-        return Finding(fault, "tensorflow", "float64", **given)
-
-    path = tmp_path / "signatures.json"
-    later, earlier = CATALOGUE[-1].name, CATALOGUE[0].name
-    assert save_signatures([finding(later, tensor="a"), finding("gone", tensor="a")], path) == 1
-    of_strategy = dataclasses.replace(finding(earlier, tensor="b"), strategy="mirrored")
-    assert save_signatures([of_strategy], path) == 2
-    kept = json.loads(path.read_text())
-    assert [each["fault"] for each in kept] == [earlier, later], "in the catalogue's order"
-    assert save_signatures([finding(later, tensor="c")], path) == 2
-    kept = json.loads(path.read_text())
-    assert [each["signature"]["tensor"] for each in kept] == ["b", "c"]
-    assert [each.get("strategy") for each in kept] == ["mirrored", None]
 
 
 def test_a_cause_confirmed_wrongly_is_an_error():
@@ -376,14 +355,6 @@ def test_a_fault_may_differ_between_kernels(monkeypatch):
         ("tensorflow", "fast"),
         ("paddle", "plain"),
     ]
-
-
-@pytest.mark.parametrize("words", [["--once"], ["--dtype", "float64"], ["--kernels", "plain"]])
-def test_signatures_of_a_partial_hunt_are_not_stored(capsys, tmp_path, words):
-    command = ["faults", "--save-signatures", "--out", str(tmp_path / "out"), *words]
-    assert main(parity, [*command, *([] if "--kernels" in words else KERNELS_GIVEN)]) == 2
-    assert f"error: --save-signatures is given with {words[0]}" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
 
 
 # the command

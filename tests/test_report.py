@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parity.compare.signatures import Evidence
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
+from parity.compare.verdict import Evidence
 from parity.report.mismatch import describe_mismatch, nearest_to_loss
 from parity.report.table import WIDTH, wrapped
 from parity.report.terminal import UNSEEN, WITNESSES, coloured, not_covered_line, report_text
@@ -139,7 +139,7 @@ def at(tensor, *sides):
 def test_of_gradients_the_first_on_the_way_down_is_named(verdict):
     verdict = replace(verdict, mismatches=[at("gradient/embed/table", "paddle-2", ORACLE)])
     wrong = ("gradient/embed/table", "gradient/lstm_0/bias", "gradient_norm", "weight/x")
-    evidence = {"paddle-2": Evidence(4, "gradient/embed/table", wrong=wrong)}
+    evidence = {"paddle-2": Evidence(wrong=wrong)}
     verdict = replace(verdict, evidence=evidence)
     outcome = Outcome(preset("language-model", "tiny"), verdicts=[verdict])
     values = report_values(outcome, "tiny", "")

@@ -26,7 +26,7 @@ from parity.compare.tensors import ONE_STEP, Distance, Place
 from parity.report.assertion import compared
 from parity.report.graph import inside
 from parity.report.heat_map import AFTER, COLOURS, WRONG
-from parity.report.mismatch import cause_lines, first_lines, mismatch_story
+from parity.report.mismatch import first_lines, mismatch_story
 from parity.report.save import save_report
 from parity.report.terminal import notes
 from parity.report.verdict_page import report_html
@@ -117,12 +117,7 @@ def match():
 
 def mismatch():
     verdict = climbed(small_spec(), STEPS, fault)
-    values = values_of(small_spec(), [verdict])
-    values["first_mismatch"]["likely_causes"] = [
-        {"fault": fault, "cause": f"<b>{fault}</b>", "topic": topic, "fit": fit}
-        for fault, topic, fit in (("a", "gates", 1.0), ("b", "gates", 0.97), ("c", "&", 0.9))
-    ]
-    return values
+    return values_of(small_spec(), [verdict])
 
 
 def pairs():
@@ -359,11 +354,6 @@ def test_a_mismatch_names_its_tensor_first(reports, window):
         assert all(line in head for line in (who, where))
         story = window.evaluate("document.querySelector('#mismatch pre').textContent")
         assert story == mismatch_story(first)
-        named = window.evaluate(
-            "[...document.querySelectorAll('#causes li')].map((each) => each.textContent)"
-        )
-        assert named == cause_lines(first["likely_causes"])
-        assert len(named) == 2
     # of the map, which comes before the other figures, the tensor alone is red
     rows = colours(window, "heat-float64")
     assert [name for name, row in rows.items() if COLOURS[WRONG] in row] == [TENSOR]

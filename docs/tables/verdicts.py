@@ -36,20 +36,17 @@ def faults_table(measured: Sequence[Measurement]) -> str:
         able = [each for each in compared if each.get("confirmable", True)]
         confirmed = [e for e in compared if e["fault"] in e.get("confirmed_faults", [])]
         wrongly = sum(bool(e.get("confirmed")) for e in compared if e not in confirmed)
-        others = [each for each in compared if each not in confirmed]
-        named = sum(each["fault"] in each["likely"][:3] for each in others)
         rows.append(
             [
                 *(dtype, kernels, len(mine), len(found), right),
                 f"{len(confirmed)} of {len(able)}",
                 wrongly,
-                f"{named} of {len(others)}",
             ]
         )
     faults = len({each["fault"] for each in findings})
     headers = [
         "precision", "kernels", "planted", "found", "at the right tensor",
-        "cause confirmed", "another confirmed", "else among the first three likely causes",
+        "cause confirmed", "another confirmed",
     ]  # fmt: skip
     once = "--once" in one.values.get("command", "")
     where = "one of the frameworks" if once else "every framework"

@@ -5,7 +5,6 @@ thousandth of what it explains.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -24,75 +23,61 @@ _UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _OF_ITS_SIZE = 2.0**-5, 2.0**2
 
 
-@dataclass(frozen=True)
-class Relation:
-    """How a tensor is made of another.
-
-    Attributes:
-      kind: "zero", "not zero", "smaller", "larger", "negated", "shifted", "transposed",
-        "permuted", "offset", "scaled by row", "rounded", "close", "other" or "shape".
-      says: the same in words, as a template of the names `{a}` and `{b}`; empty for "close",
-        "other" and "shape", which explain nothing.
-    """
-
-    kind: str
-    says: str = ""
-
-
-def relation(found: np.ndarray, expected: np.ndarray) -> Relation:
+def relation(found: np.ndarray, expected: np.ndarray) -> str:
     """Return the first of several simple relations by which one array is made of another.
 
     Args:
       found: b, any shape; a transposed one need not have the shape of a.
       expected: a.
+
+    Returns:
+      A template of the names `{a}` and `{b}`, such as "{b} is zero"; empty for none.
     """
     b, a = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     if a.shape != b.shape:
         return _of_shapes(b, a)
     difference = np.abs(b - a)
     if not difference.size:
-        return Relation("shape")
+        return ""
     if not b.any():
-        return Relation("zero", "{b} is zero")
+        return "{b} is zero"
     if not a.any():
-        return Relation("not zero", "{a} is zero")
+        return "{a} is zero"
     slack = SAME * float(difference.max())
     for find in (_scaled, _shifted, _transposed, _permuted, _offset):
         if seen := find(b, a, slack):
             return seen
-    close = difference.max() < 2e-3 * np.abs(a).max()
-    return Relation("close" if close else "other")
+    return ""
 
 
 def _holds(b: np.ndarray, other: np.ndarray, slack: float) -> bool:
     return b.shape == other.shape and bool(np.abs(b - other).max() <= slack)
 
 
-def _of_shapes(b: np.ndarray, a: np.ndarray) -> Relation:
+def _of_shapes(b: np.ndarray, a: np.ndarray) -> str:
     """Return how an array of another shape is made: its values are those of the other."""
     if a.size == b.size and a.size > 1:
         slack = SAME * float(np.abs(a).max())
         if a.ndim == b.ndim == 2 and _holds(b, a.T, slack):
-            return Relation("transposed", "{b} is {a} transposed")
+            return "{b} is {a} transposed"
         if _holds(b.ravel(), a.ravel(), slack):
-            return Relation("shape", "{b} is {a} in another shape, in the same order")
-    return Relation("shape")
+            return "{b} is {a} in another shape, in the same order"
+    return ""
 
 
-def _scaled(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
+def _scaled(b: np.ndarray, a: np.ndarray, slack: float) -> str:
     square = float(np.vdot(a, a))
     factor = float(np.vdot(a, b)) / square if square else np.nan
     if not np.isfinite(factor) or not _holds(b, factor * a, slack):
-        return None
+        return ""
     simple = _simple(factor)
-    if a.size < 3 and simple is None:  # any two numbers are multiples of each other
-        return None
-    kind = "negated" if factor < 0 else "smaller" if factor < 1 else "larger"
-    return Relation(kind, f"{{b}} is {simple or f'{factor:.5g} times'} {{a}}")
+    if a.size < 3 and not simple:  # any two numbers are multiples of each other
+        return ""
+    return f"{{b}} is {simple or f'{factor:.5g} times'} {{a}}"
 
 
-def _simple(factor: float) -> str | None:
-    """Return "2 times", "1/3 of" or "minus" for a factor that is that; None for any other.
+def _simple(factor: float) -> str:
+    """Return "2 times", "1/3 of" or "minus" for a factor that is that; empty for any other.
 
     Simple are multiples and parts up to 64, and any power of two: losses are scaled by those.
     """
@@ -104,10 +89,10 @@ def _simple(factor: float) -> str | None:
             if near == -1:
                 return "minus"
             return f"{near} of" if near.denominator > 1 else f"{near} times"
-    return None
+    return ""
 
 
-def _shifted(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
+def _shifted(b: np.ndarray, a: np.ndarray, slack: float) -> str:
     for axis in range(b.ndim):
         count = b.shape[axis]
         for by in (-1, 1) if count > 2 else ():
@@ -115,22 +100,22 @@ def _shifted(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
             x, y = np.take(b, kept, axis), np.take(a, kept - by, axis)
             if x.any() and np.abs(x - y).max() <= slack and not _constant(y, axis):
                 where = f"by one {'forward' if by > 0 else 'back'} along axis {axis}"
-                return Relation("shifted", f"{{b}} is {{a}} shifted {where}")
-    return None
+                return f"{{b}} is {{a}} shifted {where}"
+    return ""
 
 
 def _constant(array: np.ndarray, axis: int) -> bool:
     return bool((np.diff(array, axis=axis) == 0).all())
 
 
-def _transposed(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
+def _transposed(b: np.ndarray, a: np.ndarray, slack: float) -> str:
     if b.ndim < 2 or not _holds(b, np.swapaxes(a, -1, -2), slack):
-        return None
+        return ""
     axes = "" if b.ndim == 2 else " in its last two axes"
-    return Relation("transposed", f"{{b}} is {{a}} transposed{axes}")
+    return f"{{b}} is {{a}} transposed{axes}"
 
 
-def _permuted(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
+def _permuted(b: np.ndarray, a: np.ndarray, slack: float) -> str:
     for axis in range(b.ndim) if b.size > 2 else ():
         count = b.shape[axis]
         if not 1 < count <= _MOST:
@@ -138,8 +123,8 @@ def _permuted(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
         x, y = (np.moveaxis(each, axis, 0).reshape(count, -1) for each in (b, a))
         order = _order(x, y, slack)
         if order is not None:
-            return Relation("permuted", _in_words(order, _slices(b.ndim, axis)))
-    return None
+            return _in_words(order, _slices(b.ndim, axis))
+    return ""
 
 
 def _order(x: np.ndarray, y: np.ndarray, slack: float) -> list[int] | None:
@@ -176,11 +161,11 @@ def _in_words(order: Sequence[int], slices: str) -> str:
     return f"{{b}} is {{a}} with {len(moved)} of its {count} {slices} in another order"
 
 
-def _offset(b: np.ndarray, a: np.ndarray, slack: float) -> Relation | None:
+def _offset(b: np.ndarray, a: np.ndarray, slack: float) -> str:
     apart = b - a
     if b.size <= 2 or apart.max() - apart.min() > slack:
-        return None
-    return Relation("offset", f"{{b}} is {{a}} plus {float(apart.mean()):.5g}")
+        return ""
+    return f"{{b}} is {{a}} plus {float(apart.mean()):.5g}"
 
 
 def _slices(axes: int, axis: int) -> str:
@@ -192,7 +177,7 @@ def _slices(axes: int, axis: int) -> str:
     return "columns" if axis == axes - 1 else f"slices of axis {axis}"
 
 
-def rows_scaled(found: np.ndarray, expected: np.ndarray) -> Relation | None:
+def rows_scaled(found: np.ndarray, expected: np.ndarray) -> str:
     """Return the relation of two arrays whose rows are multiples of each other, if they are.
 
     A normalisation with another epsilon does that to each vector along the last axis. Its shift
@@ -200,17 +185,17 @@ def rows_scaled(found: np.ndarray, expected: np.ndarray) -> Relation | None:
     """
     b, a = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     if a.shape != b.shape or a.ndim < 2 or a.shape[-1] < 3 or a.size == a.shape[-1]:
-        return None
+        return ""
     squares = (a * a).sum(-1)
     if not squares.all():
-        return None
+        return ""
     factors = (a * b).sum(-1) / squares
     slack = SAME * float(np.abs(b - a).max())
     if not _holds(b, factors[..., None] * a, slack) or np.ptp(factors) <= SAME:
-        return None
+        return ""
     low, high = f"{factors.min():.4g}", f"{factors.max():.4g}"
     says = f"each row of {{b}} is that of {{a}} times {low} to {high}"
-    return Relation("scaled by row", says + _of_epsilons(squares, (b * b).sum(-1), a.shape[-1]))
+    return says + _of_epsilons(squares, (b * b).sum(-1), a.shape[-1])
 
 
 def _of_epsilons(a: np.ndarray, b: np.ndarray, size: int) -> str:
@@ -313,7 +298,7 @@ def region(found: np.ndarray, expected: np.ndarray, axes: Sequence[str] = ()) ->
         if not where or np.take(wrong, bad, axis).mean() < _FILLED:
             continue
         part = relation(np.take(b, bad, axis), np.take(a, bad, axis))
-        more = f", where {part.says}" if part.says else ""
+        more = f", where {part}" if part else ""
         return f"the two differ {where}{more}"
     if wrong.mean() > 0.95:
         return ""
@@ -388,9 +373,9 @@ def explanations(
         yield f"{{a}} is {{b}} rounded to {dtype}"
         return
     finders: tuple[Callable[[], str], ...] = (
-        lambda: relation(found, expected).says,
+        lambda: relation(found, expected),
         lambda: region(found, expected, axes),
-        lambda: (rows_scaled(found, expected) or Relation("other")).says,
+        lambda: rows_scaled(found, expected),
         lambda: narrower_numbers(found, expected),
     )
     for find in finders:

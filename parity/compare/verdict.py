@@ -9,12 +9,26 @@ from parity.compare.disagreement import Disagreement
 from parity.compare.explanation import Explanation
 from parity.compare.findings import Pair
 from parity.compare.growth import Growth
-from parity.compare.signatures import Evidence
 from parity.compare.step_series import History
 from parity.compare.tensors import Distance, Mismatch
 from parity.trace.side import Side
 
 Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a side recorded of the first wrong tensor, and what it should have recorded.
+
+    Attributes:
+      found, expected: recorded and expected values; None where they cannot be compared.
+      wrong: the names of all tensors of that step that are wrong, given what the side itself
+        recorded on the rung below.
+    """
+
+    found: np.ndarray | None = None
+    expected: np.ndarray | None = None
+    wrong: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,8 @@ class Verdict:
         depart from the oracle in it, or for both sides where that cannot be said.
       history: losses and distances step by step, for the figures.
       sides: label -> side, for the labels in `pairs`, `mismatches` and `evidence`.
-      explanations: what explains the first mismatch, of a pair without an oracle.
+      explanations: what explains the first mismatch, or how one of its values is made of the
+        other.
       cut: label -> where a trace ends whose writer was killed or failed; only the steps that
         all traces hold are compared.
       sources: label -> name of a tensor, or first parts of names -> the lines of code that made

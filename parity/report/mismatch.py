@@ -5,21 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.disagreement import ALL_ALIKE
 from parity.compare.growth import GROWS, SHRINKS, STAYS, VANISHES
-from parity.compare.signatures import Cause, likely_causes, narrower, signature
+from parity.compare.relation import rounded
 from parity.compare.tensors import ORACLE, Mismatch
 from parity.compare.verdict import Verdict
 
 # What the report calls the oracle's values where it may print two of them.
 _FREE_RUN = "oracle, free run"
-
-# What is said before the likely causes. How alike they are is no measure of how likely: of the
-# mistakes that were planted, half look at least as much (0.95) like one of another kind.
-LOOKS_LIKE = (
-    "No cause is confirmed. The mismatch looks like these mistakes did when they were planted "
-    "on purpose (`parity faults --show NAME` shows one); so may one that never was planted:"
-)
 
 _VERBS = {
     GROWS: "grows",
@@ -27,8 +19,6 @@ _VERBS = {
     SHRINKS: "shrinks",
     VANISHES: "vanishes",
 }
-
-_MOST_CAUSES = 3  # the number of causes of one topic that are described in full
 
 
 def describe_mismatch(
@@ -84,36 +74,18 @@ def nearest_to_loss(verdict: Verdict) -> str:
     return wrong[-1] if wrong else ""
 
 
-def likely(verdict: Verdict) -> list[Cause]:
-    """Return the faults of the catalogue that resemble the first mismatch, likeliest first.
-
-    None where all sides depart from the oracle alike: each fault is a mistake of one side. Nor
-    where the difference is a rounding: any mistake that changes little looks like that.
-    """
-    if verdict.disagreement is not None and verdict.disagreement.kind == ALL_ALIKE:
-        return []
-    if rounded_to(verdict):
-        return []
-    best: dict[str, Cause] = {}
-    for evidence in verdict.evidence.values():
-        for cause in likely_causes(
-            signature(evidence),
-            evidence.network,
-            strategy=evidence.strategy,
-            traits=evidence.traits,
-        ):
-            if cause.fault not in best or cause.fit > best[cause.fault].fit:
-                best[cause.fault] = cause
-    return sorted(best.values(), key=lambda cause: -cause.fit)
-
-
 def rounded_to(verdict: Verdict) -> str:
     """Return the narrower precision that the first wrong tensor was rounded to, or ""."""
-    return next(filter(None, map(narrower, verdict.evidence.values())), "")
+    dtypes = (
+        rounded(each.found, each.expected)
+        for each in verdict.evidence.values()
+        if each.found is not None and each.expected is not None
+    )
+    return next(filter(None, dtypes), "")
 
 
 def mismatch_story(first: dict[str, Any]) -> str:
-    """Return the description of the first mismatch, without its likely causes."""
+    """Return the description of the first mismatch, without its causes."""
     lines = [first["story"], f"  {first['blame']}"]
     if first.get("nearest_to_loss") not in (None, first["tensor"]):
         lines.append(
@@ -133,13 +105,12 @@ def mismatch_story(first: dict[str, Any]) -> str:
 
 def mismatch_text(first: dict[str, Any]) -> str:
     """Return the text about the first mismatch, given as plain values."""
-    return "\n".join([mismatch_story(first), *(f"  {line}" for line in cause_text(first))])
+    causes = confirmed_lines(first.get("confirmed", []))
+    return "\n".join([mismatch_story(first), *(f"  {line}" for line in causes)])
 
 
 def first_lines(first: dict[str, Any]) -> list[str]:
     """Return what a reader needs first: what differs and where, who departs, and why if known.
-
-    A likely cause is none of it: of mistakes that no catalogue had, most were guessed wrongly.
 
     Args:
       first: the first mismatch, of report.json.
@@ -200,14 +171,6 @@ def growth_sentence(growth: dict[str, Any] | None) -> str:
     return "; ".join(parts)
 
 
-def cause_text(first: dict[str, Any]) -> list[str]:
-    """Return what is known of the cause: the confirmed one, or what the mismatch looks like."""
-    if first.get("confirmed"):
-        return confirmed_lines(first["confirmed"])
-    lines = cause_lines(first["likely_causes"])
-    return [LOOKS_LIKE, *(f"  {line}" for line in lines)] if lines else []
-
-
 def confirmed_lines(confirmed: list[dict[str, Any]]) -> list[str]:
     """Return a line for the confirmed causes of each side, or of several sides alike."""
     alike: dict[tuple[tuple[str, ...], tuple[int, ...]], list[dict[str, Any]]] = {}
@@ -225,19 +188,4 @@ def confirmed_lines(confirmed: list[dict[str, Any]]) -> list[str]:
             f"{exactly} {where}"
         )
         lines.append(line + ("; which of these, no step tells" if len(causes) > 1 else ""))
-    return lines
-
-
-def cause_lines(causes: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each topic of the likely causes, likeliest first."""
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for cause in causes:
-        topics.setdefault(cause["topic"], []).append(cause)
-    lines = []
-    for topic, mine in topics.items():
-        shown = [f"{cause['cause']} ({cause['fault']})" for cause in mine[:_MOST_CAUSES]]
-        if len(mine) > len(shown):
-            others = ", ".join(cause["fault"] for cause in mine[len(shown) :])
-            shown.append(f"or, as likely, {others}")
-        lines.append(f"{topic}: {'; '.join(shown)}")
     return lines

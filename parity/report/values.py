@@ -9,7 +9,7 @@ from parity.base.source_lines import found_for
 from parity.compare.tensors import Distance
 from parity.compare.verdict import Verdict
 from parity.report.disagreement import blame, disagreement_of
-from parity.report.mismatch import describe_mismatch, likely, nearest_to_loss, rounded_to
+from parity.report.mismatch import describe_mismatch, nearest_to_loss, rounded_to
 from parity.trace.rungs import rungs
 from parity.trace.side import Side
 
@@ -81,7 +81,6 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "confirmed": [],
             "explained": [each.to_json() for each in verdict.explanations],
             "rounded_to": rounded_to(verdict) or None,
-            "likely_causes": [cause.to_json() for cause in likely(verdict)],
             "story": describe_mismatch(first, verdict.oracle, verdict.dtype),
         }
     return values

@@ -9,8 +9,6 @@ from parity.report.charts import PER, SMALLEST, difference, growth_chart, losses
 from parity.report.graph import inside, network
 from parity.report.heat_map import heat_map, tensors_of
 from parity.report.mismatch import (
-    LOOKS_LIKE,
-    cause_lines,
     confirmed_lines,
     first_lines,
     growth_sentence,
@@ -75,8 +73,6 @@ def _verdict(values: dict[str, Any]) -> dict[str, Any]:
         "first_lines": [line.strip() for line in first_lines(first)[1:]] if first else [],
         "story": mismatch_story(first) if first else "",
         "confirmed": confirmed_lines(first.get("confirmed", [])) if first else [],
-        "looks_like": LOOKS_LIKE,
-        "causes": cause_lines(first["likely_causes"]) if first else [],
     }
 
 

@@ -35,7 +35,6 @@ from parity.twins.cli.options import (
 )
 from parity.twins.compare.values import report_values
 from parity.twins.launch.checkout import require_checkout, require_frameworks
-from parity.twins.launch.processes import ROOT
 from parity.twins.spec.networks import NETWORKS, preset_to_compare
 from parity.twins.training.loss_curves import plot_losses
 
@@ -161,20 +160,12 @@ def faults_command(**values: Any) -> int:
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
-    from parity.twins.faults.finding import (
-        SIGNATURES,
-        findings_text,
-        findings_values,
-        save_signatures,
-    )
+    from parity.twins.faults.finding import findings_text, findings_values
     from parity.twins.faults.hunt import hunt
 
     findings = hunt(options)
     text, found = findings_text(findings), findings_values(findings) | _measured()
     save_report("faults", text, found, options.out, options.json)
-    if options.save_signatures:
-        count = save_signatures(findings)
-        text += f"\n{count} signatures stored in {SIGNATURES.relative_to(ROOT)}"
     print(text)
     return MATCH if found["all_found"] else MISMATCH
 

@@ -42,7 +42,7 @@ _GROUPS = {
     "Recording and comparing": (
         *("trace", "trace_pending", "checks", "check", "throughput"),
         *("after_mismatch", "cause_seconds", "margin", "margin_bleu", "margin_exact"),
-        *("profile", "operations", "save_signatures"),
+        *("profile", "operations"),
     ),
     _OTHER: (),
 }

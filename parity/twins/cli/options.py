@@ -295,7 +295,6 @@ class FaultOptions(Options):
     show: str | None = option(None, "only print what this fault changes in the source")
     pages: bool = option(False, "write a report page for every mismatch under --out")
     keep: bool = option(False, "keep the traces of the faulty runs under --out")
-    save_signatures: bool = option(False, "store the signatures of the faults planted here, in place of their earlier ones, as the reference from which likely causes are named")
     debug: bool = option(False, _DEBUG)
 
 

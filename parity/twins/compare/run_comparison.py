@@ -27,12 +27,14 @@ import numpy as np
 
 from parity.compare.coverage import join_facts
 from parity.compare.disagreement import departing_sides, find_disagreement
+from parity.compare.explanation import Explanation
 from parity.compare.findings import Finding, join_findings
-from parity.compare.signatures import Evidence
+from parity.compare.relation import explanations, rounded
 from parity.compare.step_comparison import StepComparison, add_losses_after, common_steps
 from parity.compare.step_series import History
 from parity.compare.steps import compare_step
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
+from parity.compare.verdict import Evidence
 from parity.trace.reader import Trace
 from parity.twins.compare.causes.confirm import RunCauses
 from parity.twins.compare.decoded_answers import DecodedFinding, compare_searches
@@ -277,6 +279,7 @@ class RunComparison(StepComparison):
             self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
         )
         self._of_mismatch["evidence"] = evidence
+        self._of_mismatch["explanations"] = explain(self.verdict, self.spec, evidence)
 
     def _add_to_causes(
         self,
@@ -430,7 +433,7 @@ def gather_evidence(
     one_step: OneStep,
     step: int,
 ) -> dict[str, Evidence]:
-    """Return label -> evidence; see parity/compare/signatures.py for its use.
+    """Return label -> evidence, for the sides that depart from the oracle, or for two sides.
 
     Args:
       verdict: holds the mismatches of the step.
@@ -440,9 +443,6 @@ def gather_evidence(
       one_step: computes what the oracle expects, from what a side recorded before.
     """
     first, departing = verdict.mismatches[0].place.tensor, verdict.departing()
-    axes = NETWORKS[spec.network].activations(spec.model)
-    on_time = axes.get(first.removeprefix("forward/"), ())[1:2]
-    lengths = NETWORKS[spec.network].lengths.get(str(*on_time))
     found = {}
     for side in departing or list(tensors)[:2]:
         recorded = tensors[side]
@@ -459,31 +459,27 @@ def gather_evidence(
         differing = compare_step(recorded, expected, ("", ""), step, both, bounds).mismatches
         wrong = [mismatch.place.tensor for mismatch in differing]
         wrong += [n for n in recorded if n.startswith(("replicas/", "read/")) and n == first]
-        found[side] = Evidence(
-            step,
-            first,
-            recorded.get(first),
-            expected.get(first),
-            tuple(wrong),
-            tuple(recorded["batch/sizes"].tolist()),
-            own.batch[lengths] if lengths else None,
-            spec.network,
-            verdict.sides[side].strategy,
-            traits_of(spec, verdict.sides[side]),
-        )
+        found[side] = Evidence(recorded.get(first), expected.get(first), tuple(wrong))
     return found
 
 
-def traits_of(spec: Spec, side: TrainedSide) -> frozenset[str]:
-    """Return what a run has of which a mistake may need one, as signatures.py names it."""
-    model, network = spec.model, NETWORKS[spec.network]
-    has = {
-        spec.training.optimizer: True,
-        getattr(model, "cell", "lstm"): True,
-        "attention": hasattr(model, "attention"),
-        "bidirectional": getattr(model, "bidirectional", False),
-        "dropout": model.keep < 1,
-        "carried state": bool(network.state(model)),
-        "micro-batches": side.micro_batches > 1,
-    }
-    return frozenset(trait for trait, given in has.items() if given)
+def explain(
+    verdict: RunVerdict, spec: Spec, evidence: Mapping[str, Evidence]
+) -> tuple[Explanation, ...]:
+    """Return how what a side recorded of the first wrong tensor is made of the right values."""
+    first, departing = verdict.mismatches[0].place.tensor, verdict.departing()
+    axes = (
+        NETWORKS[spec.network].activations(spec.model).get(first.removeprefix("forward/"), ())
+    )
+    timed = str(*axes[1:2]) in NETWORKS[spec.network].lengths
+    told: dict[str, str] = {}
+    for side, seen in evidence.items():
+        a, b = seen.expected, seen.found
+        if a is None or b is None or rounded(b, a):  # the report has a line for a rounding
+            continue
+        of = ORACLE if departing else next(other for other in evidence if other != side)
+        for says in explanations(b, a, ["row", "time step"] if timed else []):
+            told.setdefault(says, says.format(a=of, b=side))
+        if not departing:
+            break
+    return tuple(Explanation(first, sentence) for sentence in told.values())

@@ -18,7 +18,7 @@ class Fault:
 
     Attributes:
       name: a short name; a mistake that is planted in several runs has one name in all of them.
-      cause: what is wrong, in the words that a report uses for a likely cause.
+      cause: what is wrong, in words.
       topic: the difference between the frameworks, or between two ports, that invites it.
       setting: name of the run to plant it in, one of `small_runs.SETTINGS`; it decides by which
         strategy each framework trains.

@@ -1,27 +1,16 @@
 """What the harness found of each planted fault, and the tables and files that say so."""
 
 import itertools
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from parity.base.files import write_whole
 from parity.report.table import Table
-from parity.twins.faults.catalogue import CATALOGUE
-from parity.twins.faults.small_runs import SETTINGS
-from parity.twins.launch.processes import ROOT
-from parity.twins.spec.networks import DEFAULT_NETWORK
-
-SIGNATURES = ROOT / "parity" / "compare" / "signatures.json"
 
 # How a fault was found: by the comparison of steps, by a check of whole runs, by a number that
 # is not finite, by an error message, or because the same run, repeated, gave other bits.
 MISMATCH, CHECK = "mismatch", "check"
 NUMERIC, REFUSED, REPEAT = "not finite", "refused", "another run differs"
-
-_FIRST = 3  # likely causes that count as named
 
 _LONGEST_MESSAGE = 72  # characters, in the table
 
@@ -44,11 +33,9 @@ class Finding:
       right_place: whether the named tensor (or message) and framework are the planted ones, and
         the strategy as well, if it is not the framework's default.
       story: what the harness said.
-      likely: the faults of the catalogue that the harness named as likely causes.
       confirmed: the causes that the harness confirmed, in words; where it names several, they
         cannot be told apart.
       confirmed_faults: the faults of the catalogue that these stand for.
-      signature: what the mismatch looked like, as plain values.
       required: whether the fault has to be found in this precision.
       seconds: how long planting, running and comparing took.
     """
@@ -70,10 +57,8 @@ class Finding:
     strategies: list[str] = field(default_factory=list)
     right_place: bool = False
     story: str = ""
-    likely: list[str] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     confirmed_faults: list[str] = field(default_factory=list)
-    signature: dict[str, Any] | None = None
     required: bool = True
     seconds: float = 0.0
 
@@ -187,8 +172,6 @@ def _totals(findings: Sequence[Finding]) -> list[str]:
         right = sum(finding.right_place for finding in found)
         mismatches = [finding for finding in found if finding.found_by == MISMATCH]
         confirmed = sum(finding.is_confirmed for finding in mismatches)
-        others = [finding for finding in mismatches if not finding.is_confirmed]
-        named = sum(finding.fault in finding.likely[:_FIRST] for finding in others)
         of_strategies = [finding for finding in found if finding.strategy]
         strategies = sum(finding.is_strategy_named for finding in of_strategies)
         at_place = f"{right} of {len(found)} at the right place"
@@ -197,41 +180,6 @@ def _totals(findings: Sequence[Finding]) -> list[str]:
         lines.append(
             f"{dtype}, {kernels} kernels: {len(found)} of {len(planted)} found, {at_place}; "
             f"cause confirmed: {confirmed} of {len(mismatches)}, "
-            f"{sum(finding.is_misled for finding in found)} wrongly; of the other "
-            f"{len(others)}, {named} among the first {_FIRST} likely causes"
+            f"{sum(finding.is_misled for finding in found)} wrongly"
         )
     return lines
-
-
-def save_signatures(findings: Iterable[Finding], path: Path = SIGNATURES) -> int:
-    """Write the signatures of the faults that were found beside the catalogue; count them.
-
-    A fault has one for each way it looks: it may differ between sides, precisions and kernels.
-    Signatures of faults that were not planted stay as they are.
-    """
-    entries: dict[str, dict[str, Any]] = {}
-    findings = list(findings)
-    planted = {finding.fault for finding in findings}
-    for entry in json.loads(path.read_text("utf-8")) if path.is_file() else ():
-        if entry["fault"] not in planted:
-            entries[json.dumps(entry, sort_keys=True)] = entry
-    for finding in findings:
-        if finding.found_by == MISMATCH and finding.signature and finding.right_place:
-            entry = {
-                "fault": finding.fault,
-                "cause": finding.cause,
-                "topic": finding.topic,
-                "signature": finding.signature,
-            }
-            network = SETTINGS[finding.setting].spec.network
-            if network != DEFAULT_NETWORK:  # whose layers any other may have
-                entry["only_in"] = network
-            if finding.strategy:
-                entry["strategy"] = finding.strategy
-            entries[json.dumps(entry, sort_keys=True)] = entry
-    place = {fault.name: number for number, fault in enumerate(CATALOGUE)}
-    known = [entry for entry in entries.values() if entry["fault"] in place]
-    known.sort(key=lambda entry: place[entry["fault"]])
-    content = json.dumps(known, indent=1, ensure_ascii=False) + "\n"
-    write_whole(path, content.encode())
-    return len(known)

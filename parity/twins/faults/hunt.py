@@ -15,7 +15,6 @@ from functools import partial
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import ProgressBar
-from parity.compare.signatures import likely_causes, signature
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
 from parity.trace.rungs import CHECKS
@@ -23,7 +22,7 @@ from parity.twins.cli.options import FaultOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
-from parity.twins.faults.fault import DTYPES, KERNELS, Edit, Fault
+from parity.twins.faults.fault import Edit, Fault
 from parity.twins.faults.finding import CHECK, MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
 from parity.twins.faults.listing import faults_named
 from parity.twins.faults.planted_checks import Planted, PlantedChecks
@@ -235,15 +234,6 @@ def _describe(finding: Finding, fault: Fault, verdict: RunVerdict) -> None:
     finding.confirmed_faults = sorted(
         {fault for cause in verdict.confirmed for fault in cause.faults}
     )
-    for label, evidence in verdict.evidence.items():
-        if verdict.sides[label].framework == finding.side:
-            seen = signature(evidence)
-            finding.signature = seen.to_json()
-            finding.likely = [
-                cause.fault
-                for cause in likely_causes(seen, evidence.network, strategy=evidence.strategy)
-            ]
-            break
 
 
 def _found_by(rung: str) -> str:
@@ -289,27 +279,6 @@ def plantings(options: FaultOptions) -> list[Planting]:
     return found
 
 
-def check_complete(options: FaultOptions) -> None:
-    """Check that a hunt whose signatures are stored leaves out no way to plant its faults.
-
-    Its signatures replace all those of the same faults.
-
-    Raises:
-      UsageError: if it does.
-    """
-    if not options.save_signatures:
-        return
-    complete = {"frameworks": FRAMEWORKS, "dtype": DTYPES, "kernels": KERNELS}
-    for name, values in complete.items():
-        if set(getattr(options, name)) != set(values):
-            raise UsageError(
-                f"--save-signatures is given with --{name} {','.join(getattr(options, name))}; "
-                f"allowed with it: {','.join(values)}"
-            )
-    if options.once:
-        raise UsageError("--save-signatures is given with --once; allowed: without it")
-
-
 def hunt(options: FaultOptions) -> list[Finding]:
     """Plant the faults that the options ask for; return the findings in the same order.
 
@@ -318,7 +287,6 @@ def hunt(options: FaultOptions) -> list[Finding]:
         options that leave nothing to plant.
       SideFailed: if the sides do not match with nothing planted.
     """
-    check_complete(options)
     planned = plantings(options)
     if not planned:
         raise UsageError(

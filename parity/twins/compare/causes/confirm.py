@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.signatures import Evidence, likely_causes, signature
+from parity.compare.verdict import Evidence
 from parity.twins.compare.causes.search import Budget, CauseSearch
 from parity.twins.compare.causes.wrong_step import Confirmed, WrongStep
 from parity.twins.compare.oracle_steps import OneStep
@@ -124,14 +124,10 @@ class RunCauses:
             if not any(name in cases[side].expected for name in wrong):
                 continue  # nothing that the oracle computes is wrong
             case = replace(cases[side], first=wrong[0], wrong=wrong, is_first=True)
-            causes = likely_causes(
-                signature(seen), seen.network, strategy=seen.strategy, traits=seen.traits
-            )
-            likely = [cause.fault for cause in causes]
             self._first[side] = case
             with self._one_step.oracle_of(side):
                 search = CauseSearch(case, self._expected, self._names, budget)
-                self._held[side] = search.confirmed(likely)
+                self._held[side] = search.confirmed()
 
     def _retain(self, cases: Mapping[str, WrongStep]) -> None:
         """Drop the causes that do not reproduce another step.

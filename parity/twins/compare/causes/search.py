@@ -87,17 +87,13 @@ class CauseSearch:
         self._drifted = any(name.startswith("replicas/") for name in case.wrong)
         self._few = _few_rows(case) if case.is_first and case.kind == "forward" else None
 
-    def confirmed(self, likely: Sequence[str] = ()) -> list[Confirmed]:
-        """Return the mistakes that reproduce the case; several cannot be told apart.
-
-        Args:
-          likely: faults of the catalogue, likeliest first; their suspects are tried first.
-        """
+    def confirmed(self) -> list[Confirmed]:
+        """Return the mistakes that reproduce the case; several cannot be told apart."""
         found: list[Confirmed] = []
         if not self._is_clear():
             return found
         explained = False  # without a free number, which is the better explanation
-        for suspect in self._in_order(likely):
+        for suspect in self._in_order():
             if suspect.solve and (explained or not self._decides_a_number()):
                 continue
             if self._budget.is_spent:
@@ -147,15 +143,9 @@ class CauseSearch:
         used = [distance.used for distance in found.distances.values()]
         return not all(share is not None and share <= _CLEAR for share in used)
 
-    def _in_order(self, likely: Sequence[str]) -> list[Suspect]:
-        """Return the suspects that may explain the first wrong tensor, likeliest first."""
+    def _in_order(self) -> list[Suspect]:
+        """Return the suspects that may explain the first wrong tensor, solved ones last."""
         case = self._case
-        place = {fault: number for number, fault in enumerate(likely)}
-
-        def key(suspect: Suspect) -> tuple[bool, int]:
-            places = [place[fault] for fault in suspect.faults if fault in place]
-            return suspect.solve is not None, min(places, default=len(place))
-
         return sorted(
             (
                 suspect
@@ -164,7 +154,7 @@ class CauseSearch:
                 and fnmatchcase(case.first, suspect.where)
                 and (suspect.apart or not self._drifted)
             ),
-            key=key,
+            key=lambda suspect: suspect.solve is not None,
         )
 
     def _ways(self, suspect: Suspect) -> Iterator[Change]:

@@ -437,7 +437,7 @@ _AGENT = """welcome to 10.0.0.2
 {"number": 1, "line": "a line"}
 {"number": 1, "ended": 0}
 """
-_SWEPT = {"number": 0, "seed": 1, "chosen_from": [], "used": {"forward": 0.5}}
+_SWEPT = {"number": 0, "seed": 1, "strategy": "(none)", "used": {"forward": 0.5}}
 _MAP = """format: 1
 a: paddle
 b: tensorflow

@@ -268,8 +268,8 @@ def test_a_strategy_that_is_named_twice_is_one_choice():
 
 def test_a_sweep_of_an_earlier_version_is_not_continued(tmp_path):
     of_before = result(0)
-    del of_before["chosen_from"]
-    (tmp_path / "runs.jsonl").write_text(json.dumps(of_before) + "\n")
+    del of_before["strategy"]
+    (tmp_path / "runs.jsonl").write_text(with_checksum(of_before) + "\n")
     with pytest.raises(UsageError, match=r"of an earlier version, or is damaged; allowed"):
         sweep(SweepOptions(out=tmp_path, start=1, count=2))
 
@@ -289,7 +289,7 @@ def result(number: int, how: str = "match", seed: int = SEED, **used: float) -> 
     story = "" if how == "match" else "it differs\nthere"
     return {
         **run.to_json(),
-        "chosen_from": [],
+        "strategy": "(none)",
         "kernels": "plain",
         "how": how,
         "story": story,

@@ -70,7 +70,7 @@ def attempt(
         shutil.rmtree(folder)
     text = run.write_text(folder / "text")
     result = {**run.to_json(), "kernels": kernels, "how": "match", "story": "", "used": {}}
-    result["chosen_from"] = list(options.strategy)
+    result |= _drawn_from(options)
     try:
         traces = [
             record(
@@ -116,7 +116,7 @@ def _used(verdict: RunVerdict) -> dict[str, float]:
 
 def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, Any]]:
     """Return the results in runs.jsonl of the runs before --start."""
-    found = {}
+    found, drawn_from = {}, _drawn_from(options)
     try:
         content = read_file(log)
     except OSError as error:
@@ -127,22 +127,21 @@ def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, An
     for line in content[: content.rfind(b"\n") + 1].splitlines():
         try:
             result = verified(line)
-        except ValueError:
+            number, before = int(result["number"]), [result[name] for name in drawn_from]
+        except (ValueError, TypeError, KeyError):
             raise UsageError(
                 f"{log}: has runs of an earlier version, or is damaged; allowed: another --out"
             ) from None
-        if result["seed"] != options.seed:
-            raise UsageError(
-                f"{log}: has runs of --seed {result['seed']}; allowed: {options.seed}, or "
-                "another --out"
-            )
-        if result["chosen_from"] != list(options.strategy):
-            had, given = (
-                ",".join(each) or "(none)" for each in (result["chosen_from"], options.strategy)
-            )
-            raise UsageError(
-                f"{log}: has runs of --strategy {had}; allowed: {given}, or another --out"
-            )
-        if result["number"] < options.start:
-            found[result["number"]] = result
+        for had, (name, given) in zip(before, drawn_from.items(), strict=True):
+            if had != given:
+                raise UsageError(
+                    f"{log}: has runs of --{name} {had}; allowed: {given}, or another --out"
+                )
+        if number < options.start:
+            found[number] = result
     return found
+
+
+def _drawn_from(options: SweepOptions) -> dict[str, Any]:
+    """Return flag -> value of the flags that runs of the same numbers depend on."""
+    return {"seed": options.seed, "strategy": ",".join(options.strategy) or "(none)"}

@@ -5,12 +5,11 @@ from pathlib import Path
 
 Frame = tuple[str, int, str]  # file, line, function
 
-_MOST = 3  # lines of a chain: enough to lead from the layer to the network
-
 
 def chain(frames: Iterable[Frame], package: str) -> str:
     """Return the calls within a package that led to something, such as an operation.
 
+    Of the calls in one file the last one stands for all: they lead from layer to network.
     Those of a folder `strategies` are left out where there are others.
 
     Args:
@@ -29,8 +28,9 @@ def chain(frames: Iterable[Frame], package: str) -> str:
         if Path(file).is_relative_to(folder) and not function.startswith("<")
     ]
     calls = [each for each in mine if "strategies" not in each[0].parts] or mine[-1:]
-    texts = [f"{file.as_posix()}:{line} ({function})" for file, line, function in calls]
-    return ", from ".join(texts[::-1][:_MOST])
+    last = {file.as_posix(): f"{line} ({function})" for file, line, function in calls}
+    texts = [f"{file}:{place}" for file, place in last.items()]
+    return ", from ".join(texts[::-1])
 
 
 def found_for(tensor: str, sources: Mapping[str, str]) -> str:

@@ -267,7 +267,7 @@ class Synchronous:
         made = {f"forward/{name}": each for name, each in activations.items()}
         made |= {"loss": outputs.loss, "gradient_norm": self._norm}
         made |= {"clipped_gradient": self._clipped[0]}
-        made |= dict.fromkeys(("optimizer", "weight"), self._update)
+        made |= dict.fromkeys(("optimizer", "weight"), _first_member(self._update))
         calls = {name: getattr(each, "op", each).traceback for name, each in made.items()}
         calls |= {f"gradient/{name}": each for name, each in self._parameter_calls().items()}
         return {
@@ -328,6 +328,14 @@ class Synchronous:
         losses = np.concatenate(values["losses"]).reshape(-1, self.micro_batches).sum(axis=1)
         norm = float(values.get("norm", 0.0))
         return StepResult(losses, state, norm, tensors)
+
+
+def _first_member(operation):
+    """Return an operation, or the first of a group of them, which computes nothing itself."""
+    operation = getattr(operation, "op", operation)
+    while operation.type == "NoOp" and operation.control_inputs:
+        operation = operation.control_inputs[0]
+    return operation
 
 
 def _frame(call):

@@ -19,7 +19,9 @@ from parity.twins.training.checkpoint import (
     newest_checkpoint,
 )
 from parity.twins.training.evaluate import Validation
+from parity.twins.training.events import EventWriter
 from parity.twins.training.strategy import Build
+from parity.twins.training.summary import Summary
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +243,8 @@ def test_every_rank_ends_when_rank_0_has_no_patience_left(tmp_path, step, ends):
         group.rank = rank
         strategy = OracleStrategy(spec, Build(2, group=group))
         options = TrainOptions(out=tmp_path / str(rank))
-        validation = Validation(strategy, text(spec, PER_EPOCH), options, lambda: None)
+        summary = Summary(strategy.framework, 2, "float64")
+        given = strategy, text(spec, PER_EPOCH), options, summary, EventWriter(None, 0)
+        validation = Validation(*given, lambda: None)
         found.append(validation.is_out_of_patience(step))
     assert found == [ends, ends]

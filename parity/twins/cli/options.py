@@ -127,6 +127,19 @@ class TrainOptions(Options):
             if self.profile is not None and getattr(self, name) is not None:
                 raise UsageError(f"--profile is given with --{name}; allowed: only one of them")
 
+    @property
+    def batches_evaluated(self) -> int | None:
+        """Return how many batches of a split are evaluated at a time; None for all."""
+        if self.evaluate is None and None not in (self.trace, self.data):
+            return EVALUATED
+        return self.evaluate
+
+    @property
+    def evaluates(self) -> bool:
+        """Return whether the run needs the network without dropout, to evaluate it."""
+        only = self.evaluate_only or self.trace is not None
+        return self.evaluate != 0 or not only
+
 
 @dataclass(frozen=True)
 class ChatOptions(Options):

@@ -184,6 +184,8 @@ class Validation:
       text: the text with the splits.
       options: the options of the run: its folder, how many batches of a split to evaluate, and
         how questions are answered.
+      summary: the summary of the run, which gets perplexities and BLEU.
+      events: the writer of TensorBoard events, which gets them too.
       check: a function called after each batch; it raises an exception to give up.
     """
 
@@ -192,9 +194,12 @@ class Validation:
         strategy: Strategy,
         text: TextSource,
         options: TrainOptions,
+        summary: Summary,
+        events: EventWriter,
         check: Callable[[], None],
     ):
         self._strategy, self._text, self._options = strategy, text, options
+        self._summary, self._events = summary, events
         self._check, self._group = check, strategy.build.group
         self._checkpoints = options.out / "checkpoints"
         self._sample_file, self._samples = options.out / "samples.txt", list[tuple[int, str]]()
@@ -229,30 +234,26 @@ class Validation:
             told = {"over": np.array(best is not None and step - best.step >= most)}
         return bool(self._group.broadcast(told)["over"])
 
-    def validate(
-        self, trained: TrainedStep, summary: Summary, events: EventWriter, speed: float
-    ) -> None:
+    def validate(self, trained: TrainedStep, speed: float) -> None:
         """Evaluate the validation text, answer its questions, and keep the best checkpoint.
 
         Args:
           trained: the step that was trained last.
-          summary: the summary of the run, which gets perplexity and BLEU.
-          events: the writer of TensorBoard events.
           speed: the recent speed of training, in real tokens/s.
         """
         if self._options.evaluate == 0:
             return
         started, step = time.perf_counter(), trained.number + 1
-        value, least = self._perplexity("valid", step, events)
-        summary.valid_perplexity.append(value)
+        value, least = self._perplexity("valid", step)
+        self._summary.valid_perplexity.append(value)
         score, words = None, ""
         if self._decodes:
             # the weights of a step that is not settled are about to change
             if self._group.rank == 0 and trained.settled:
                 score = self._answer_some(step)
-                events.scalar("bleu/valid", step, score)
+                self._events.scalar("bleu/valid", step, score)
                 words = f", BLEU {score:.2f}"
-            summary.valid_bleu.append(score)
+            self._summary.valid_bleu.append(score)
         epoch, rest = divmod(step, self._text.train.batches_per_epoch)
         say(
             f"{f'step {step}' if rest else f'epoch {epoch}'}: validation perplexity "
@@ -264,20 +265,20 @@ class Validation:
         if self._decodes:
             self._group.barrier()
 
-    def test(self, step: int, summary: Summary, events: EventWriter) -> None:
+    def test(self, step: int) -> None:
         """Evaluate the test text, and answer its questions if the network can.
 
         From here on the weights are the best ones of the run, unless --newest is given.
         """
         if self._options.evaluate == 0:
             return
-        summary.tested_step = self._use_best(step)
-        value, least = self._perplexity("test", step, events)
-        summary.test_perplexity = value
+        self._summary.tested_step = self._use_best(step)
+        value, least = self._perplexity("test", step)
+        self._summary.test_perplexity = value
         say(f"test perplexity {decimal(value, 3)}{least}")
         if self._decodes:
             if self._group.rank == 0:
-                self._answer(step, summary, events)
+                self._answer(step)
             self._group.barrier()
 
     def _use_best(self, step: int) -> int:
@@ -294,19 +295,13 @@ class Validation:
         self._strategy.load(found.snapshot)
         return found.step
 
-    def _perplexity(self, split: str, step: int, events: EventWriter) -> tuple[float, str]:
+    def _perplexity(self, split: str, step: int) -> tuple[float, str]:
         """Return the perplexity of a split, and in words the lowest possible one."""
-        found = self._evaluated(split)
-        events.perplexity(split, step, found.perplexity)
-        best = self._text.best_perplexity(split)
-        return found.perplexity, f"; lowest possible {best:.3f}" if best else ""
-
-    def _evaluated(self, split: str) -> Evaluation:
         most = self._options.evaluate
-        return evaluate(self._strategy, self._text, split, self._check, most)
-
-    def _answers(self) -> Answers:
-        return answer_questions(self._strategy, self._text, self._options, self._check)
+        value = evaluate(self._strategy, self._text, split, self._check, most).perplexity
+        self._events.scalar(f"perplexity/{split}", step, value)
+        best = self._text.best_perplexity(split)
+        return value, f"; lowest possible {best:.3f}" if best else ""
 
     def say_samples(self) -> None:
         """Say the answers to a few questions that the best weights gave, else the last ones."""
@@ -338,65 +333,72 @@ class Validation:
         references = [reference for _, reference in pairs]
         return float(bleu(answers, references, spec.text.target_segmenter)["score"])
 
-    def _answer(self, step: int, summary: Summary, events: EventWriter) -> None:
+    def _answer(self, step: int) -> None:
         """Answer the test questions and compare the answers with the references."""
         started = time.perf_counter()
-        found = self._answers()
+        found = answer_questions(self._strategy, self._text, self._options, self._check)
         score, exact = found.bleu, found.exact_share
-        summary.bleu, summary.exact_answers = score, exact
+        self._summary.bleu, self._summary.exact_answers = score, exact
         _write_answers(self._options.out / "answers.jsonl", self._text, found)
-        events.scalar("bleu/test", step, score["score"])
+        self._events.scalar("bleu/test", step, score["score"])
         say(
             f"test BLEU {score['score']:.2f} over {len(found.texts):,} answers, "
             f"{exact:.1%} of them exact; beam {self._options.beam}, "
             f"{time.perf_counter() - started:.1f} s; {score['signature']}"
         )
 
-    def evaluate_only(self, checkpoint: Checkpoint) -> None:
-        """Evaluate a checkpoint and answer the test questions, without training.
 
-        Rank 0 writes to --out
+def evaluate_only(
+    strategy: Strategy,
+    text: TextSource,
+    options: TrainOptions,
+    checkpoint: Checkpoint,
+    check: Callable[[], None],
+) -> None:
+    """Evaluate a checkpoint and answer the test questions, without training.
 
-            evaluation.json   what was evaluated, perplexities, BLEU, share of exact answers
-            answers.jsonl     for each test question a line with its token ids and those of the
-                              answer, whether `<eos>` ended it, its score in nats, its text, and
-                              the reference
+    Rank 0 writes to --out
 
-        Raises:
-          UsageError: if the folder cannot be written.
-        """
-        strategy, out = self._strategy, self._options.out
-        if self._group.rank == 0:
-            make_folder(out)
-        strategy.load(checkpoint.snapshot)
-        values: dict[str, Any] = {
-            "framework": strategy.framework,
-            "strategy": strategy.entry.name,
-            "kernels": strategy.build.kernels,
-            "replicas": strategy.replicas,
-            "dtype": strategy.spec.training.dtype,
-            "step": checkpoint.step,
-            "perplexity": {},
-            "tokens": {},
-            "bleu": None,
-            "exact_answers": None,
-        }
-        for split in SPLITS if strategy.build.evaluates else ():
-            found = self._evaluated(split)
-            values["perplexity"][split] = found.perplexity
-            values["tokens"][split] = int(found.tokens.sum())
-            say(f"step {checkpoint.step}: {split} perplexity {decimal(found.perplexity, 3)}")
-        if self._group.rank > 0:
-            return
-        if self._decodes:
-            answers = self._answers()
-            values["bleu"], values["exact_answers"] = answers.bleu, answers.exact_share
-            _write_answers(out / "answers.jsonl", self._text, answers)
-            say(
-                f"step {checkpoint.step}: test BLEU {answers.bleu['score']:.2f} over "
-                f"{len(answers.texts):,} answers, {answers.exact_share:.1%} of them exact"
-            )
-        write_whole(out / "evaluation.json", json.dumps(values, indent=2).encode())
+        evaluation.json   what was evaluated, perplexities, BLEU, share of exact answers
+        answers.jsonl     for each test question a line with its token ids and those of the
+                          answer, whether `<eos>` ended it, its score in nats, its text, and
+                          the reference
+
+    Raises:
+      UsageError: if the folder cannot be written.
+    """
+    group, at = strategy.build.group, f"step {checkpoint.step}"
+    if group.rank == 0:
+        make_folder(options.out)
+    strategy.load(checkpoint.snapshot)
+    values: dict[str, Any] = {
+        "framework": strategy.framework,
+        "strategy": strategy.entry.name,
+        "kernels": strategy.build.kernels,
+        "replicas": strategy.replicas,
+        "dtype": strategy.spec.training.dtype,
+        "step": checkpoint.step,
+        "perplexity": {},
+        "tokens": {},
+        "bleu": None,
+        "exact_answers": None,
+    }
+    for split in SPLITS if strategy.build.evaluates else ():
+        found = evaluate(strategy, text, split, check, options.evaluate)
+        values["perplexity"][split] = found.perplexity
+        values["tokens"][split] = int(found.tokens.sum())
+        say(f"{at}: {split} perplexity {decimal(found.perplexity, 3)}")
+    if group.rank > 0:
+        return
+    if NETWORKS[strategy.spec.network].decodes:
+        answers = answer_questions(strategy, text, options, check)
+        values["bleu"], values["exact_answers"] = answers.bleu, answers.exact_share
+        _write_answers(options.out / "answers.jsonl", text, answers)
+        say(
+            f"{at}: test BLEU {answers.bleu['score']:.2f} over {len(answers.texts):,} "
+            f"answers, {answers.exact_share:.1%} of them exact"
+        )
+    write_whole(options.out / "evaluation.json", json.dumps(values, indent=2).encode())
 
 
 def _line(text: str) -> str:

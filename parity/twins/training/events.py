@@ -12,7 +12,9 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.base.files import reason
-from parity.twins.spec.step_arrays import StepResult
+from parity.twins.spec.replicas import split_rows
+from parity.twins.training.meter import Meter
+from parity.twins.training.train_steps import TrainedStep
 
 # A fast network would spend its time on writing events: after the first steps, not each one.
 _ALWAYS, _SECONDS_BETWEEN = 100, 0.1
@@ -57,37 +59,27 @@ class EventWriter:
             with _without_torch():
                 import tensorboardX  # noqa: F401
 
-    def step(
-        self,
-        step: int,
-        result: StepResult,
-        tokens: np.ndarray,
-        tokens_per_second: float,
-        learning_rate: float,
-    ) -> None:
+    def step(self, trained: TrainedStep, replicas: int, meter: Meter) -> None:
         """Write one step's scalars; after a run's first 100 steps at most ten times a second.
 
         Args:
-          step: the step.
-          result: what it returned, with its losses per token.
-          tokens: the number of real tokens of each replica, [replicas], by which the loss of a
-            replica is divided.
-          tokens_per_second: recent throughput.
-          learning_rate: the learning rate of the step.
+          trained: the step; the loss of each replica is divided by its own real tokens.
+          replicas: the number of replicas.
+          meter: has measured the recent throughput.
         """
+        step, inputs = trained.number, trained.inputs
         recent = time.monotonic() - self._written < _SECONDS_BETWEEN
         if self._folder is None or (recent and step >= self._first + _ALWAYS):
             return
         self._written = time.monotonic()
-        self.scalar("loss/global", step, result.loss)
-        for replica, loss in enumerate(result.losses * tokens.sum() / np.maximum(tokens, 1)):
+        sizes = split_rows(inputs.rows, replicas)
+        tokens = np.add.reduceat(inputs.lengths["lengths"], np.cumsum([0, *sizes[:-1]]))
+        losses = inputs.per_token(trained.result.losses)
+        self.scalar("loss/global", step, losses.sum())
+        for replica, loss in enumerate(losses * tokens.sum() / np.maximum(tokens, 1)):
             self.scalar(f"loss/replica_{replica}", step, loss)
-        self.scalar("tokens_per_second", step, tokens_per_second)
-        self.scalar("learning_rate", step, learning_rate)
-
-    def perplexity(self, split: str, step: int, value: float) -> None:
-        """Write a split's perplexity."""
-        self.scalar(f"perplexity/{split}", step, value)
+        self.scalar("tokens_per_second", step, meter.recent)
+        self.scalar("learning_rate", step, trained.learning_rate)
 
     def scalar(self, name: str, step: int, value: float) -> None:
         """Write one number."""

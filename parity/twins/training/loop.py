@@ -6,7 +6,6 @@ step's number.
 
 from collections.abc import Generator
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from parity.base.text import counted
 from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.gathering import gather_state
 from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.replicas import split_rows
 from parity.twins.training.asynchronous_run import AsynchronousRun, ScheduleLog
 from parity.twins.training.checkpoint import (
     Checkpoint,
@@ -46,41 +44,45 @@ class Run:
         text: TextSource,
         options: TrainOptions,
         versions: dict[str, str],
+        checkpoint: Checkpoint | None,
     ):
-        """Prepare the run; see `run_training` for the arguments."""
+        """Prepare the run; see `run_training` for the arguments.
+
+        Raises:
+          UsageError: if the schedule, if there is one, does not fit the steps to train.
+        """
         self.strategy, self.text, self.options = strategy, text, options
         self.spec = spec = strategy.spec
         self.group = strategy.build.group
-        self.step = 0
+        self.step = 0 if checkpoint is None else checkpoint.step
         self.state: State | None = None
+        self._checkpoint = checkpoint
+        self._traces = options.trace is not None
         self.summary = Summary(strategy.framework, strategy.replicas, spec.training.dtype)
         self.summary.strategy = strategy.entry.name
         self.summary.kernels = strategy.build.kernels
         self.summary.versions = versions
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
-        self._validation = Validation(strategy, text, options, self._check_stop)
+        folder = None if self._traces or self.group.rank > 0 else options.out / "events"
+        self._events = EventWriter(folder, self.step)
+        self._validation = Validation(
+            strategy, text, options, self.summary, self._events, self._check_stop
+        )
         self._stop_request, self._stopped_early = StopRequest(), False
         self._asynchronous: AsynchronousRun | None = None
         if not strategy.entry.traits.synchronous:
-            every, records = options.checkpoint_every, options.trace is not None
-            self._asynchronous = AsynchronousRun(strategy, text, every, records)
+            every = options.checkpoint_every
+            self._asynchronous = AsynchronousRun(strategy, text, every, self._traces)
         self._schedule_log = ScheduleLog(options.out / "schedule.jsonl", strategy.replicas)
         self._all_steps = spec.training.epochs * text.train.batches_per_epoch
         self.last_step = self._all_steps if options.steps is None else options.steps
-        if self._asynchronous is not None and options.trace is not None:
-            self.last_step = options.steps or self._all_steps * strategy.replicas
-
-    def check_schedule(self, start: int) -> None:
-        """Check that the schedule, if there is one, fits the steps from `start` on.
-
-        Raises:
-          UsageError: if it does not.
-        """
         if self._asynchronous is not None:
-            self._asynchronous.check_schedule(start, self.last_step)
+            if self._traces:
+                self.last_step = options.steps or self._all_steps * strategy.replicas
+            self._asynchronous.check_schedule(self.step, self.last_step)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def _restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint that either framework wrote."""
         self.strategy.load(checkpoint.snapshot)
         self.step, self.state = checkpoint.step, checkpoint.state
@@ -93,27 +95,25 @@ class Run:
 
     def train(self) -> Summary:
         """Train the remaining steps; without --trace also validate and test."""
-        tracing = self.options.trace is not None
+        if self._checkpoint is not None:
+            self._restore(self._checkpoint)
         with ExitStack() as stack:
             self._stop_request = stack.enter_context(catch_signals())
-            recording, events = None, None
-            if tracing:
+            stack.enter_context(self._events)
+            recording = None
+            if self._traces:
                 recording = stack.enter_context(closing(self._record()))
-            else:
-                folder = self.options.out / "events" if self.group.rank == 0 else None
-                events = EventWriter(folder, self.step)
-                stack.enter_context(events)
-                self._check_patience()
+            self._check_patience()
             with closing(self._steps(recording)) as steps:
                 while not self._stopped_early and (step := next(steps, None)) is not None:
-                    self._after(step, events)
+                    self._after(step)
             for name, value in self.meter.report().items():
                 setattr(self.summary, name, value)
             peaks = self.group.gather({"bytes": np.array(peak_memory())}) or []
             self.summary.peak_memory = [int(each["bytes"]) for each in peaks]
-            if events is not None:
+            if not self._traces:
                 if self._stopped_early or self.step >= self._all_steps:
-                    self._validation.test(self.step, self.summary, events)
+                    self._validation.test(self.step)
                 if self.group.rank == 0:
                     self._finish()
         return self.summary
@@ -180,41 +180,32 @@ class Run:
             self._check_stop,
         )
 
-    def _after(self, step: TrainedStep, events: EventWriter | None) -> None:
+    def _after(self, step: TrainedStep) -> None:
         """Finish a step: note the loss, write events, save, validate.
-
-        Args:
-          step: the step that was trained.
-          events: the writer of TensorBoard events; None while a trace is recorded.
 
         Raises:
           Interrupted: if a signal has asked the run to stop.
         """
-        inputs, result, rate = step.inputs, step.result, step.learning_rate
+        inputs, result = step.inputs, step.result
         self.step, self.state = step.number + 1, result.state
         self.summary.steps += 1
         self.losses.add(step.number, inputs.per_token(result.loss), inputs.num_tokens)
         ended = self.step % self.text.train.batches_per_epoch == 0
-        if events is not None:
-            sizes = split_rows(inputs.rows, self.strategy.replicas)
-            tokens = np.add.reduceat(inputs.lengths["lengths"], np.cumsum([0, *sizes[:-1]]))
-            per_token = replace(result, losses=inputs.per_token(result.losses))
-            events.step(step.number, per_token, tokens, self.meter.recent, rate)
+        self._events.step(step, self.strategy.replicas, self.meter)
         if step.settled and self._save_is_due(ended):
-            if events is not None:  # first, as a resumed run cannot fill a gap
-                events.flush()
+            self._events.flush()  # first, as a resumed run cannot fill a gap
             self.save()
         workers = self._asynchronous
         if step.settled or (workers is not None and not workers.settles_on_request):
             self._check_stop(saved=step.settled)
-        if events is not None and (ended or self.step == self.last_step):
-            self._validation.validate(step, self.summary, events, self.meter.recent)
-        if events is not None and ended:
+        if not self._traces and (ended or self.step == self.last_step):
+            self._validation.validate(step, self.meter.recent)
             self._check_patience()
 
     def _check_patience(self) -> None:
         """Note whether the training is to end before its last step, and say so."""
-        if self.step < self.last_step and self._validation.is_out_of_patience(self.step):
+        goes_on = not self._traces and self.step < self.last_step
+        if goes_on and self._validation.is_out_of_patience(self.step):
             self._stopped_early = True
             epochs = counted(self.spec.training.patience, "epoch")
             say(f"stopped at step {self.step}: no better validation for {epochs} (--patience)")
@@ -224,7 +215,7 @@ class Run:
         every = self.options.checkpoint_every
         if every is not None and self.step % every == 0:
             return True
-        if self.options.trace is not None:
+        if self._traces:
             return False
         last = self.step == self.last_step
         return epoch_ended or last or bool(self._stop_signal)
@@ -240,7 +231,7 @@ class Run:
         """
         if self._stop_signal:
             note = "; a checkpoint is written, --resume continues from it"
-            if self.options.trace is not None:
+            if self._traces:
                 note = ""
             elif not saved:
                 note = (

@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.base.files import CONFIG
 from parity.trace.writer import Writer
-from parity.twins.cli.options import EVALUATED, TrainOptions
+from parity.twins.cli.options import TrainOptions
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.token_by_token import greedy_search
 from parity.twins.spec.networks import NETWORKS
@@ -135,12 +135,10 @@ class TraceRecording:
 
     def _evaluated(self) -> dict[str, np.ndarray]:
         """Evaluate the current weights as a training does after an epoch."""
-        most = batches_evaluated(self._options)
         tensors: dict[str, np.ndarray] = {}
         for split in SPLITS:
-            found = evaluate(
-                self._strategy, self._text, split, self._waiting, most=most, keep=True
-            )
+            most = self._options.batches_evaluated
+            found = evaluate(self._strategy, self._text, split, self._waiting, most, keep=True)
             if self._group.rank == 0:
                 tensors |= evaluation_tensors(
                     self._strategy.spec,
@@ -196,17 +194,3 @@ def _definition(made: Any) -> str:
     """Return where a function or class is defined: "data/pair_batches.py:9 (PairBatches)"."""
     file = made.__module__.replace(".", "/") + ".py"
     return f"{file}:{inspect.getsourcelines(made)[1]} ({made.__name__})"
-
-
-def evaluates(options: TrainOptions) -> bool:
-    """Return whether a run needs the network without dropout, to evaluate it."""
-    if options.trace is not None:
-        return batches_evaluated(options) != 0
-    return not (options.evaluate_only and options.evaluate == 0)
-
-
-def batches_evaluated(options: TrainOptions) -> int | None:
-    """Return how many batches of a split are evaluated after a recorded run; None for all."""
-    if options.evaluate is None and options.data is not None:
-        return EVALUATED
-    return options.evaluate

@@ -66,13 +66,24 @@ class RunFolder:
         self.is_written = not (only or records_alone)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other runs out of the folders that this one writes to.
+    def opened(
+        self, spec: Spec, content_hash: str, notes: list[str]
+    ) -> Iterator[Checkpoint | None]:
+        """Keep other runs out of the folders that this one writes to; yield its checkpoint.
 
-        What an earlier run in them was killed while writing is removed.
+        That is the one to resume or to evaluate, or None to start at step 0. Of a folder, the
+        newest is resumed, and the best is evaluated. What an earlier run was killed while
+        writing is removed.
+
+        Args:
+          spec: the network and its training.
+          content_hash: the hash of the text.
+          notes: messages for the user, to which this adds some.
 
         Raises:
-          UsageError: naming the process of another run that writes to it.
+          UsageError: if another run writes to a folder, or is in it and may not be replaced; if
+            it cannot be written; or if the checkpoint is missing, damaged, of another run, or
+            past the last step.
         """
         with ExitStack() as stack:
             for folder, name in self._written_folders():
@@ -80,7 +91,11 @@ class RunFolder:
                 for pattern in ("run.json", CONFIG, *RUN_FILES):
                     path = folder / pattern
                     remove_unfinished(path.parent, path.name)
-            yield
+            checkpoint = self._checkpoint(notes)
+            if checkpoint is not None:
+                self._check_fits(checkpoint, spec, content_hash)
+            self._check_writable()
+            yield checkpoint
 
     def _written_folders(self) -> Iterator[tuple[Path, str]]:
         """Yield the folders that a run writes to, each once, and the options that name them."""
@@ -92,61 +107,32 @@ class RunFolder:
                 seen.append(folder.resolve())
                 yield folder, flag(name)
 
-    def find_checkpoint(self, notes: list[str]) -> Checkpoint | None:
-        """Return the checkpoint to resume or to evaluate, or None to start at step 0.
-
-        Of a folder, the newest is resumed, and the best is evaluated.
-
-        Args:
-          notes: messages for the user, to which this adds some.
-
-        Raises:
-          UsageError: if --resume names a place without a checkpoint, or every checkpoint is
-            damaged.
-        """
-        resume = self._options.resume
-        if resume is None:
+    def _checkpoint(self, notes: list[str]) -> Checkpoint | None:
+        options, folder = self._options, self.path / "checkpoints"
+        if options.resume is None:
             return None
-        if resume == "":
-            found = self._found(self.path / "checkpoints", notes)
-            if found is None:
-                notes.append(f"{self.path}: has no checkpoint to resume; starting at step 0")
-            return found
-        path = Path(resume)
-        if not path.is_dir():
-            return load_checkpoint(path)
-        inner = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-        found = self._found(inner, notes)
+        if options.resume:
+            path = Path(options.resume)
+            if not path.is_dir():
+                return load_checkpoint(path)
+            folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+        if options.evaluate_only:
+            found = checkpoint_to_use(folder, notes, options.newest)
+        else:
+            found = newest_checkpoint(folder, notes)
+        if found is None and options.resume:
+            raise UsageError(f"--resume is {options.resume!r}, where there is no checkpoint")
+        if found is None and options.evaluate_only:
+            raise UsageError(
+                f"{self.path}: has no checkpoint to evaluate; allowed: a checkpoint, or "
+                "the folder of a run, after --resume"
+            )
         if found is None:
-            raise UsageError(f"--resume is {resume!r}, where there is no checkpoint")
+            notes.append(f"{self.path}: has no checkpoint to resume; starting at step 0")
         return found
 
-    def _found(self, folder: Path, notes: list[str]) -> Checkpoint | None:
-        if self._options.evaluate_only:
-            return checkpoint_to_use(folder, notes, self._options.newest)
-        return newest_checkpoint(folder, notes)
-
-    def checkpoint_to_resume(
-        self, spec: Spec, content_hash: str, notes: list[str]
-    ) -> Checkpoint | None:
-        """Return the checkpoint that --resume names, checked against the rest of the run.
-
-        Args:
-          spec: the network and its training.
-          content_hash: the hash of the text.
-          notes: messages for the user, to which this adds some.
-
-        Raises:
-          UsageError: if it is missing, of another run, or past the last step.
-        """
-        options, checkpoint = self._options, self.find_checkpoint(notes)
-        if checkpoint is None:
-            if options.evaluate_only:
-                raise UsageError(
-                    f"{self.path}: has no checkpoint to evaluate; allowed: a checkpoint, or "
-                    "the folder of a run, after --resume"
-                )
-            return None
+    def _check_fits(self, checkpoint: Checkpoint, spec: Spec, content_hash: str) -> None:
+        options = self._options
         check_fits(checkpoint, spec, content_hash, allow_change=options.allow_change)
         past = options.steps is not None and options.steps < checkpoint.step
         if past and not options.evaluate_only:
@@ -154,15 +140,9 @@ class RunFolder:
                 f"--steps is {options.steps}, but the checkpoint is at step {checkpoint.step}; "
                 f"allowed: >= {checkpoint.step}"
             )
-        return checkpoint
 
-    def check(self) -> None:
-        """Check that the folder can be written and has no other run in it.
-
-        Raises:
-          UsageError: if there is another run and --overwrite is not given, or the folder cannot
-            be written.
-        """
+    def _check_writable(self) -> None:
+        """Check that the folder can be written and has no other run in it."""
         trace, resume = self._options.trace, self._options.resume
         if trace is not None:
             check_config(trace)

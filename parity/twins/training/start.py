@@ -19,8 +19,7 @@ from parity.twins.processes.start import number_of_workers, process_group
 from parity.twins.spec.parameters import parameters, snapshot_shapes
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry
-from parity.twins.training.checkpoint import Checkpoint
-from parity.twins.training.evaluate import Validation
+from parity.twins.training.evaluate import evaluate_only
 from parity.twins.training.layout import (
     Layout,
     check_rows,
@@ -31,12 +30,12 @@ from parity.twins.training.layout import (
 )
 from parity.twins.training.loop import Run
 from parity.twins.training.rank_agreement import (
+    StopRequest,
     catch_signals,
     facts_of_run,
     serve,
     shared_checkpoint,
 )
-from parity.twins.training.recording import evaluates
 from parity.twins.training.run_folder import RunFolder, as_started_again
 from parity.twins.training.strategy import Build, Strategy
 from parity.twins.training.summary import Summary
@@ -128,9 +127,7 @@ def resolved(strategies: StrategyRegistry, spec: Spec, options: TrainOptions) ->
         hosts = None if options.hosts is None else read_hosts(options.hosts)
         workers = number_of_workers(options.settings, options.replicas, hosts)
     smallest = smallest_batch(read_text(spec, options)[1])
-    of_run = layout_of_run(options, entry, smallest)
-    layout = of_run[0] if of_run else choose_layout(options, smallest, workers)
-    return _with_layout(options, entry, layout)
+    return _with_layout(options, entry, _layout(options, entry, smallest, workers)[0])
 
 
 def _settled(
@@ -156,6 +153,14 @@ def _with_layout(options: TrainOptions, entry: StrategyEntry, layout: Layout) ->
     )
 
 
+def _layout(
+    options: TrainOptions, entry: StrategyEntry | None, smallest: int, workers: int
+) -> tuple[Layout, str]:
+    """Return the layout of the run to resume, else one of this machine's; in words, why."""
+    found = None if entry is None else layout_of_run(options, entry, smallest)
+    return found or (choose_layout(options, smallest, workers), "")
+
+
 def run_training(
     side: Side, text: TextSource, spec: Spec, options: TrainOptions
 ) -> Summary | None:
@@ -175,9 +180,9 @@ def run_training(
       NumericFailure: if a loss or gradient is not finite; earlier checkpoints are kept.
       Interrupted: after SIGINT, SIGTERM or SIGHUP, once a checkpoint has been written.
     """
-    group = side.group
+    group, notes = side.group, list[str]()
     options = as_started_again(options, group.run)
-    layout, notes = choose_layout(options, smallest_batch(text), group.workers), list[str]()
+    layout, why = _layout(options, side.entry, smallest_batch(text), group.workers)
     check_rows(text, layout.replicas)
     check_memory(spec)
     group.join(facts_of_run(spec, text, options, layout.replicas))
@@ -186,34 +191,22 @@ def run_training(
         options.device,
         layout.threads,
         options.kernels,
-        settings=options.settings,
-        group=group,
+        options.evaluates,
+        options.log_device_placement,
+        options.settings,
+        group,
     )
     if group.serves:
         serve(spec, build)
         return None
     folder = RunFolder(options)
-    with folder.locked() if group.rank == 0 else nullcontext():
-        checkpoint = None
-        if group.rank == 0:
-            checkpoint = folder.checkpoint_to_resume(spec, text.content_hash, notes)
-            folder.check()
-        checkpoint = shared_checkpoint(group, checkpoint)
-        why = ""
-        if checkpoint is not None and side.entry is not None:
-            found = layout_of_run(options, side.entry, smallest_batch(text))
-            layout, why = found or (layout, why)
+    opened = folder.opened(spec, text.content_hash, notes)
+    with opened if group.rank == 0 else nullcontext() as found:
+        checkpoint = shared_checkpoint(group, found)
         if layout != (options.replicas, options.threads):
-            notes.insert(0, layout_text(layout, why))
+            say(layout_text(layout, why))
         for note in notes:
             say(note)
-        build = replace(
-            build,
-            replicas=layout.replicas,
-            threads=layout.threads,
-            evaluates=evaluates(options),
-            log_device_placement=options.log_device_placement,
-        )
         with group.steps.start() if group.size > 1 else nullcontext():
             strategy = side.make_strategy(spec, build)
         config = _with_layout(options, strategy.entry, layout), side.asked or spec
@@ -224,29 +217,20 @@ def run_training(
                 profile_training(leading, text, options.profile, options.steps)
                 return None
             if options.evaluate_only:
-                _evaluate_only(leading, text, checkpoint, options)
+                assert checkpoint is not None
+                with catch_signals() as request:
+                    check = partial(_check_stop, request)
+                    evaluate_only(leading, text, options, checkpoint, check)
                 return None
-            run = Run(leading, text, options, side.versions())
-            run.check_schedule(0 if checkpoint is None else checkpoint.step)
+            run = Run(leading, text, options, side.versions(), checkpoint)
             if run.group.rank == 0:  # only now: a failure above leaves the old run untouched
                 folder.prepare(spec, run.group.run, config)
-            if checkpoint is not None:
-                run.restore(checkpoint)
             return run.train()
 
 
-def _evaluate_only(
-    strategy: Strategy, text: TextSource, checkpoint: Checkpoint | None, options: TrainOptions
-) -> None:
-    """Evaluate a checkpoint, until a signal asks to stop."""
-    assert checkpoint is not None
-    with catch_signals() as request:
-
-        def check() -> None:
-            if request.signal:
-                raise Interrupted("stopped while evaluating", request.signal)
-
-        Validation(strategy, text, options, check).evaluate_only(checkpoint)
+def _check_stop(request: StopRequest) -> None:
+    if request.signal:
+        raise Interrupted("stopped while evaluating", request.signal)
 
 
 def check_memory(spec: Spec) -> None:

@@ -1,6 +1,7 @@
 """The layout of a run: chosen for the machine, and kept where it is resumed."""
 
 import os
+import shutil
 
 import pytest
 from oracle_side import OracleStrategy, small_spec, train_with
@@ -95,6 +96,8 @@ def test_a_resumed_run_keeps_its_layout(tmp_path, capsys):
     assert layout(steps=4, resume="") == Layout(3, 2)
     assert f"; as {tmp_path / 'config.yaml'} says; --replicas" in capsys.readouterr().err
     assert layout(steps=6, resume="", replicas=2, threads=1) == Layout(2, 1)
+    shutil.rmtree(tmp_path / "checkpoints")  # as if killed before the first one
+    assert layout(steps=2, resume="") == Layout(2, 1)
 
 
 @pytest.mark.parametrize(

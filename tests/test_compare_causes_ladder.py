@@ -266,6 +266,27 @@ def test_what_is_not_confirmed_is_described(planted):
     assert 'id="confirmed"' not in report_html(values)
 
 
+def test_a_wrong_gradient_without_a_known_cause(planted):
+    """Its place is that of the wrong gradient nearest to the loss, which is computed first."""
+    right = recorded_steps(planted.spec, 1)
+    lowest, nearest = "gradient/embed/table", "gradient/softmax/bias"
+    noise = np.random.default_rng(0)
+    wrong = [
+        right[0]
+        | {name: right[0][name] + noise.normal(size=right[0][name].shape) for name in names}
+        for names in ([nearest], [lowest, nearest])
+    ]
+    places = ["in the backward pass of", f"from the loss down, wrong first in {nearest}, of"]
+    sources = {nearest: "layers.py:9 (linear)"}
+    for step, place in zip(wrong, places, strict=True):
+        sides = {"paddle-2": [step], "tensorflow-2": right}
+        for seconds in (0.0, 1e9):
+            verdict = compared(planted.spec, sides, seconds, sources=sources)
+            lines = first_lines(values_of(verdict, planted.spec)["first_mismatch"])
+            assert lines[2] == f"  where: {place} layers.py:9 (linear), in paddle-2"
+            assert [line[:16] for line in lines[3:]] == ["  why: not found"] * (seconds > 0)
+
+
 def test_causes_that_cannot_be_told_apart_stand_in_one_line():
     def cause(sentence, distance, *sides):
         return Confirmed(sentence, sentence, (), distance, sides, steps=(0, 4)).to_json()

@@ -84,7 +84,7 @@ def test_one_side_is_blamed_alone(dtype):
     )
     first = report(spec, verdict)["first_mismatch"]
     assert first["blame"].startswith(
-        "in this tensor, only tensorflow-2 differs from the oracle by"
+        "in this tensor, only tensorflow-2 differs from the oracle by 1 times its largest "
     )
     assert first["disagreement"]["sides"] == ["tensorflow-2"]
 

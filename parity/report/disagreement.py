@@ -106,12 +106,13 @@ def _do_not(names: Sequence[str]) -> str:
 
 
 def _by(distances: Sequence[float | None]) -> str:
-    """Return " by 0.2 to 0.3"; empty where no distance is known."""
+    """Return " by 0.2 to 0.3 times its largest value"; empty where no distance is known."""
     known = sorted(f"{each:.2g}" for each in distances if each is not None)
     known = sorted(dict.fromkeys(known), key=float)
     if not known:
         return ""
-    return f" by {known[0]}" + (f" to {known[-1]}" if len(known) > 1 else "")
+    last = f" to {known[-1]}" if len(known) > 1 else ""
+    return f" by {known[0]}{last} times its largest value"
 
 
 def _to(distance: float | None) -> str:

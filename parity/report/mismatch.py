@@ -125,7 +125,7 @@ def first_lines(first: dict[str, Any]) -> list[str]:
         f"mismatch in {first['tensor']}, step {first['step']}, rung {first['rung']}: "
         f"{how_much}",
         f"  who: {first['blame']}",
-        *(f"  where: {line}" for line in _source_lines(first.get("sources", {}))),
+        *(f"  where: {_backward(first)}{line}" for line in _source_lines(first)),
     ]
     if confirmed := first.get("confirmed"):
         lines += [f"  why: {line}" for line in confirmed_lines(confirmed)]
@@ -133,13 +133,27 @@ def first_lines(first: dict[str, Any]) -> list[str]:
         lines += [f"  why: {each['sentence']}" for each in first["explained"]]
     elif first.get("rounded_to"):
         lines.append(f"  why: the difference is that of a rounding to {first['rounded_to']}")
+    elif first.get("cause_sought"):
+        lines.append(
+            "  why: not found: with no mistake that was tried does the oracle reproduce it"
+        )
     return lines
 
 
-def _source_lines(sources: Mapping[str, str]) -> list[str]:
+def _backward(first: dict[str, Any]) -> str:
+    """Return what of a line of source is wrong, if that is not what it computes."""
+    nearest = first.get("nearest_to_loss")
+    if not nearest:
+        return ""
+    if nearest == first["tensor"]:
+        return "in the backward pass of "
+    return f"from the loss down, wrong first in {nearest}, of "
+
+
+def _source_lines(first: dict[str, Any]) -> list[str]:
     """Return a line for each source, with the sides whose tensor it made."""
     sides: dict[str, list[str]] = {}
-    for label, source in sources.items():
+    for label, source in first.get("sources", {}).items():
         sides.setdefault(source, []).append(label)
     return [f"{source}, in {' and '.join(labels)}" for source, labels in sides.items()]
 

@@ -122,6 +122,7 @@ class RunComparison(StepComparison):
         self._known = IntendedDifferences(self.sides)
         self._oracles = OracleSteps(self._expected, self.sides, self._known)
         self._one_step = self._oracles.one_step
+        self._seeks_causes = cause_seconds > 0
         self._causes = RunCauses(
             self._expected, self.names, self._one_step, self.sides, cause_seconds
         )
@@ -292,7 +293,7 @@ class RunComparison(StepComparison):
         evidence = self._of_mismatch.get("evidence")
         if not self.mismatches or (evidence and departing_sides(self.mismatches)):
             found = self._causes.add(step, tensors, inputs, exact, evidence)
-            self._of_mismatch["confirmed"] = found
+            self._of_mismatch |= {"confirmed": found, "cause_sought": self._seeks_causes}
 
     def _judged_pairs(self) -> list[tuple[str, str]]:
         """Return the sides that are compared with each other and must be equal to rounding."""

@@ -39,7 +39,10 @@ def run_values(verdict: RunVerdict) -> dict[str, Any]:
         }
     if not verdict.matches:
         confirmed = [cause.to_json() for cause in verdict.confirmed]
-        values["first_mismatch"]["confirmed"] = confirmed
+        values["first_mismatch"] |= {
+            "confirmed": confirmed,
+            "cause_sought": verdict.cause_sought,
+        }
         values["first_mismatch"]["sources"] = _with_strategies(
             verdict, values["first_mismatch"]
         )

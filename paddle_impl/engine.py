@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 from paddle_impl import mkl_cpu_type
 from parity.base.errors import UsageError
@@ -46,6 +47,7 @@ def load_engine(threads: int, device: str = "cpu"):
         with _home():
             import paddle
             from paddle.base import core
+            from paddle.base.layers import math_op_patch
         mkl_cpu_type.start_kernels()
     except (ImportError, OSError) as error:  # OSError: no room for a library
         raise UsageError(f"paddle cannot be imported ({error}); allowed: 2.6.2") from None
@@ -55,6 +57,9 @@ def load_engine(threads: int, device: str = "cpu"):
         )
     # This warning is about an operation that Paddle itself adds.
     warnings.filterwarnings("ignore", "The Attr\\(force_cpu\\) of Op", UserWarning)
+    # Each sum or product with a tensor of unknown batch size warns of what Paddle 1 did, and
+    # reads the sources of all its callers for that: 40 % of the time to build a program.
+    math_op_patch.inspect = SimpleNamespace(stack=lambda: [None, ("", "", 0)])
     paddle.enable_static()
     return paddle
 

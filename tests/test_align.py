@@ -216,8 +216,20 @@ def test_a_unit_that_could_be_another_is_not_used_until_confirmed(tmp_path, caps
     only = missing(capsys, a, b, "--map", file)
     assert "weight/0.weight" in only["a"]
     assert "weight/0.weight (b)" in only["b"]
+    (left_out, *_) = run(capsys, "weights", a, "--map", file, "-o", tmp_path / "weights")
+    assert left_out.startswith("left out: 0 and 0; say `use: true` in")
     file.write_text(file.read_text().replace("use: false", "use: true"))
     assert read(file).parameters().keys() == row.parameters.keys()
+
+
+def test_no_command_replaces_a_part_of_a_trace(tmp_path, capsys):
+    a = watched(tmp_path / "a", square)
+    run(capsys, "align", a, a, "-o", tmp_path / "map.yaml")
+    part = a / "step-000000.safetensors"
+    of_weights = ["weights", a, "--map", tmp_path / "map.yaml"]
+    for words in (["align", a, a], of_weights, ["bounds", a, "true"]):
+        assert main(parity, list(map(str, [*words, "-o", part]))) == 2
+        assert capsys.readouterr().err.endswith("is part of a trace; allowed: another name\n")
 
 
 def branched(folder, *order):
@@ -338,6 +350,7 @@ def owner(nn, *sizes):
         ([(5, 1), (3,)], [(1, 3), (1, 5)], [True, True]),  # each fits one other
         ([(5,), (5,)], [(1, 5), (5,)], [False, False]),
         ([(5,), (3,)], [(3,)], [False]),
+        ([(3, 3)], [(1, 3, 3)], [False]),  # it may be transposed
     ],
 )
 def test_parameters_of_the_user_s_own_modules(tmp_path, capsys, first, second, sure):
@@ -346,6 +359,14 @@ def test_parameters_of_the_user_s_own_modules(tmp_path, capsys, first, second, s
     run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
     rows = [row for row in read(tmp_path / "map.yaml").rows if row.kind == "parameter"]
     assert [row.use for row in rows] == sure
+
+
+@pytest.mark.parametrize(("size", "sure"), [((5, 3), True), ((5, 5), False)])
+def test_a_module_of_one_parameter_that_fits_one_way_is_sure(tmp_path, capsys, size, sure):
+    a, b = (watched(tmp_path / n, square, lambda nn: owner(nn, size)) for n in "ab")
+    run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
+    (row,) = (row for row in read(tmp_path / "map.yaml").rows if row.kind == "module")
+    assert row.use == sure
 
 
 def test_values_make_sure_what_the_order_leaves_open(tmp_path, capsys):

@@ -79,6 +79,13 @@ MADE = {
 }
 
 
+def test_an_epsilon_is_told_where_it_changes_but_the_last_digits_of_float32():
+    x = np.random.default_rng(1).normal(0, 1.2, (16, 12, 32)).astype(np.float32)
+    of = {e: x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(e)) for e in (1e-5, 1e-3)}
+    (says,) = explanations(of[1e-3], of[1e-5])
+    assert says.endswith("as of a normalisation whose epsilon is some 100 times that of {a}")
+
+
 @pytest.mark.parametrize("says", MADE)
 def test_how_a_tensor_is_made_of_another(says):
     assert list(explanations(MADE[says], A)) == ([says] if says else [])

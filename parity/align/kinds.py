@@ -120,7 +120,7 @@ def units_of(module: Module) -> list[Unit]:
             return _recurrent(module)
         of_kind = _PARAMETERS.get(module.kind, _as_they_are)
         parameters = of_kind(module)
-        known = module.kind in _PARAMETERS or not module.parameters
+        known = module.kind in _PARAMETERS or _fits_one_way(module)
     except (LookupError, ValueError):  # a class below a framework's, with its own parameters
         parameters, known = _as_they_are(module), False
     known = known and not _is_hidden_flattening(module)
@@ -133,6 +133,12 @@ def units_of(module: Module) -> list[Unit]:
     # an activation inside a layer of Keras or Paddle: a module of its own elsewhere
     outputs, unit.outputs = unit.outputs, {}
     return [unit, Unit(f"{module.name} {fused}", kind_of(str(fused)), outputs=outputs)]
+
+
+def _fits_one_way(module: Module) -> bool:
+    """Return whether a module of no known kind holds at most one tensor, of unequal axes."""
+    shapes = [module.shapes.get(name, ()) for name in module.parameters.values()]
+    return len(shapes) < 2 and all(len(set(each)) == len(each) for each in shapes)
 
 
 def fused(units: Sequence[Unit]) -> list[Unit]:

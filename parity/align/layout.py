@@ -50,10 +50,6 @@ class Layout:
             return cls(tuple(map(_read, steps)))
         raise UsageError(f"layout is {shortened(steps)}; allowed: a list of {ALLOWED}")
 
-    def to_plain(self) -> list[Any]:
-        """Return what `read` takes."""
-        return [name if value is None else {name: _plain(value)} for name, value in self.steps]
-
     @property
     def sums(self) -> bool:
         """Return whether it adds tensors, so that there is no way back to the very bits."""
@@ -220,7 +216,3 @@ def _numbers(value: Any) -> Iterator[int]:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
-
-
-def _plain(value: Any) -> Any:
-    return list(map(_plain, value)) if isinstance(value, tuple) else value

@@ -375,13 +375,16 @@ class _Proposal:
         left: list[list[Unit]] = []
         for side, taken in zip((self._a, self._b), self._taken, strict=True):
             left.append([])
-            for unit in (each for each in side.units if not each.known):
+            for unit in side.units:
+                if unit.known and is_known(unit.kind):
+                    continue
                 names = [n for part in unit.parameters.values() for n in part.names]
                 shapes = [tuple(size for size in side.shapes[n] if size > 1) for n in names]
                 for name, shape in zip(names, shapes, strict=True):
                     whole = {"reshape": [list(side.shapes[name]), list(shape)]}
                     part = Part((name,), (whole,) if shape != side.shapes[name] else ())
-                    known = shapes.count(shape) == 1  # which of two is which, order cannot say
+                    # order says neither which of two is which nor whether a square is turned
+                    known = shapes.count(shape) == 1 and len(set(shape)) == len(shape)
                     if name not in taken:
                         own = Unit(f"{unit.name} {name}", "parameter", {"own": part}, {}, known)
                         left[-1].append(own)

@@ -92,12 +92,6 @@ _UNITS = "BKMGTPE"
 # What Python and the system say where a thread or a process cannot be started.
 _FULL = ("can't start new thread", "Resource temporarily unavailable")
 
-# What may end a training that asks for more than there is; the numbers it depends on.
-_ALLOWED = (
-    "allowed: a smaller --hidden-size, --embedding-size, --num-layers, --vocabulary-size or "
-    "--batch-size, fewer --replicas, or more memory"
-)
-
 
 def memory_limit() -> tuple[int, str]:
     """Return how many bytes this process may still ask for at most, and what sets that limit.
@@ -123,7 +117,8 @@ def too_large(what: str, needed: int, limit: tuple[int, str]) -> str:
     """Return the message about something that can never fit."""
     return (
         f"out of memory: {what} {in_words(needed)}, and {limit[1]} leaves "
-        f"{in_words(limit[0])}; {_ALLOWED}"
+        f"{in_words(limit[0])}; allowed: a smaller --hidden-size, --embedding-size, "
+        "--num-layers, --vocabulary-size or --batch-size, fewer --replicas, or more memory"
     )
 
 
@@ -151,7 +146,8 @@ def out_of_memory(error: BaseException) -> str | None:
         return None
     size = asked_for(message)
     of_size = "" if size is None else f" for {in_words(size)} more"
-    return f"out of memory: there was no room{of_size}; {_ALLOWED}"
+    allowed = "allowed: a smaller model or batch, or more memory"
+    return f"out of memory: there was no room{of_size}; {allowed}"
 
 
 def require_memory(size: int) -> None:

@@ -31,7 +31,7 @@ from parity.report.save import save_values, utf_8
 from parity.report.table import wrapped
 from parity.report.terminal import coloured, headline, report_text, verdict_line
 from parity.report.verdict_page import report_html
-from parity.trace.folder import LAST_STEP
+from parity.trace.folder import LAST_STEP, check_no_part
 from parity.trace.ranks import open_side
 from parity.trace.reader import Trace
 from parity.trace.side import labels_of
@@ -352,6 +352,7 @@ def align_command(trace_a: Path, trace_b: Path, out: Path) -> int:
     the order of their execution and their kind, which decides the layouts of their weights. A
     row that is not sure is not used until you say so in the file.
     """
+    check_no_part(out)
     traces = [open_side(trace_a), open_side(trace_b)]
     mapping = propose(traces)
     write(mapping, out)
@@ -385,10 +386,14 @@ def weights_command(trace: Path, map_file: Path, after: int | None, out: Path) -
     parity.torch.load(model, FILE), parity.paddle.load or parity.keras.load; with --after by
     load(model, FILE, optimizer).
     """
+    check_no_part(out)
     mapping, given = read(map_file), open_side(trace)
     weights = carried(given, mapping, after)
     write_weights(weights, out)
     other = mapping.labels[1 - mapping.side_of(given)]
+    for row in (row for row in mapping.rows if row.parameters and not row.use):
+        told = f"left out: {' and '.join(row.units)}; say `use: true` in {map_file} to carry"
+        print(wrapped(escaped(told), "  "))
     print(escaped(f"weights: {out}: {counted(len(weights), 'tensor')} for {other}"))
     return 0
 
@@ -412,6 +417,7 @@ def bounds_command(trace: Path, command: tuple[str, ...], out: Path) -> int:
     moved by one unit in the last place at random.
     """
     check_output(out)
+    check_no_part(out)
     measure_bounds.write_bounds(Trace(trace), command, out)
     return 0
 

@@ -15,7 +15,7 @@ _SIMPLE = 64  # the largest number that a factor is the multiple of, or the part
 _SINGLE = 1e-5  # how near a single number must be to a simple multiple: any is some multiple
 _FEWEST = 8  # so many numbers do not lack the same digits by chance
 _NAMED = 4  # slices that are named one by one
-_ROUGHLY = 0.02  # how far apart ratios may be whose last digits cancel: 1.6 % in float32
+_ROUGHLY = 0.1  # how far apart ratios may be whose last digits cancel: 5 % in float32
 _FILLED = 0.75  # the share of wrong elements from which it is their slice that is wrong
 
 # Unit roundoffs, and within which multiples of that of float32 a difference is of its size.
@@ -191,9 +191,14 @@ def rows_scaled(found: np.ndarray, expected: np.ndarray) -> str:
         return ""
     factors = (a * b).sum(-1) / squares
     slack = SAME * float(np.abs(b - a).max())
-    if not _holds(b, factors[..., None] * a, slack) or np.ptp(factors) <= SAME:
+    apart = float(np.ptp(factors))
+    if (
+        not _holds(b, factors[..., None] * a, slack)
+        or apart <= 0.02 * np.abs(1 - factors).max()
+    ):
         return ""
-    low, high = f"{factors.min():.4g}", f"{factors.max():.4g}"
+    digits = max(4, 1 - int(np.floor(np.log10(apart))))
+    low, high = (f"{each:.{digits}g}" for each in (factors.min(), factors.max()))
     says = f"each row of {{b}} is that of {{a}} times {low} to {high}"
     return says + _of_epsilons(squares, (b * b).sum(-1), a.shape[-1])
 
@@ -211,7 +216,9 @@ def _of_epsilons(a: np.ndarray, b: np.ndarray, size: int) -> str:
         return ""
     of_a, of_b = size / a - 1, size / b - 1  # epsilon / v
     ratios = of_b / of_a
-    if ratios.max() > (1 + _ROUGHLY) * ratios.min():
+    # epsilons that explain the rows have one ratio, however much the rows' variances differ
+    apart, of_rows = (float(each.max() / each.min()) - 1 for each in (ratios, of_b))
+    if apart > min(_ROUGHLY, of_rows / 4):
         return ""
     ratio = float(f"{of_b.sum() / of_a.sum():.2g}")
     return f", as of a normalisation whose epsilon is some {ratio:g} times that of {{a}}"

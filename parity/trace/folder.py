@@ -71,6 +71,16 @@ def trace_files(folder: Path) -> list[Path]:
     return paths
 
 
+def check_no_part(path: Path) -> None:
+    """Check that a file to be written is no part of a trace.
+
+    Raises:
+      UsageError: if it is.
+    """
+    if _PART.fullmatch(path.name) and (path.parent / "trace.json").exists():
+        raise UsageError(f"{path}: is part of a trace; allowed: another name")
+
+
 def step_files(folder: Path) -> list[Path]:
     """Return the files of the steps that a folder holds."""
     return [path for path in folder.iterdir() if _STEP_FILE.fullmatch(path.name)]

@@ -95,9 +95,9 @@ def test_a_resumed_run_keeps_its_layout(tmp_path, capsys):
     capsys.readouterr()
     assert layout(steps=4, resume="") == Layout(3, 2)
     assert f"; as {tmp_path / 'config.yaml'} says; --replicas" in capsys.readouterr().err
-    assert layout(steps=6, resume="", replicas=2, threads=1) == Layout(2, 1)
     shutil.rmtree(tmp_path / "checkpoints")  # as if killed before the first one
-    assert layout(steps=2, resume="") == Layout(2, 1)
+    assert layout(steps=4, resume="") == Layout(3, 2)
+    assert layout(steps=6, resume="", replicas=2, threads=1) == Layout(2, 1)
 
 
 @pytest.mark.parametrize(

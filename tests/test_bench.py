@@ -135,11 +135,12 @@ def test_peers_are_needed_only_if_they_are_asked_for(monkeypatch, tmp_path):
     assert left_out["keras"].startswith("no_such_module is not installed for")
 
 
-def test_a_side_that_does_not_update_where_it_is_timed_is_refused():
-    spec, recorded = BENCH.replace(dtype="float32"), [5.0, 4.9]
-    check_timed("paddle-1x1", recorded, [5.0, 4.9 + 1e-6, 4.8], spec)
-    with pytest.raises(MismatchError, match=r"^paddle-1x1 .* step 1 its loss is 5.0, and 4.9"):
-        check_timed("paddle-1x1", recorded, [5.0, 5.0, 5.0], spec)
+def test_a_side_that_trains_something_else_where_it_is_timed_is_refused():
+    recorded = {"weight/a": "12", "weight/b": "34"}
+    check_timed("paddle-1x1", recorded, recorded)
+    for timed in ({"weight/a": "12", "weight/b": "35"}, {"weight/a": "12"}):
+        with pytest.raises(MismatchError, match=r"^paddle-1x1 .* its last weight/b is not"):
+            check_timed("paddle-1x1", recorded, timed)
 
 
 def test_gain_is_taken_round_by_round():

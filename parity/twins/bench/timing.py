@@ -3,28 +3,26 @@
 Configurations take turns (A B C A B C ...), and each run is a new process, alone on the
 machine: if the machine's speed drifts, all are slowed alike. The first steps of a run are not
 counted. Before anything is timed, a few steps of every configuration of both sides are compared
-with the oracle; the losses of the peers must equal those of the sides.
+with the oracle, and all that are timed are recorded: the timed training must end with the same
+weights. The losses of the peers must equal those of the sides.
 """
 
 import csv
+import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from parity.base.errors import Interrupted, MismatchError
 from parity.base.files import check_output, make_folder
 from parity.base.machine import measured_here, usable_cores
 from parity.base.progress import ProgressBar, say
-from parity.compare.tensors import compare_tensor
 from parity.report.save import save_report
 from parity.report.terminal import report_text
-from parity.trace.reader import Trace
-from parity.trace.tolerances import TABLE
+from parity.trace.reader import Trace, wait_for_trace
 from parity.twins.bench.cases import BenchCase, cases_of, peers_left_out, strategy_cases
 from parity.twins.bench.history import compare_with_history
 from parity.twins.bench.product_rates import ProductRates, noise, product_rates
@@ -42,13 +40,13 @@ from parity.twins.cli.options import BenchOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
-from parity.twins.compare.whole_runs import RecordedSteps
 from parity.twins.launch.checkout import check_installed, not_installed
 from parity.twins.launch.processes import PEERS, SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.side import TrainedSide
+from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.flops import step_products
 
 _CHECKED = 2  # number of steps of every configuration that are compared with the oracle
@@ -114,8 +112,8 @@ def bench(spec: Spec, options: BenchOptions, command: str) -> dict[str, Any]:
     try:
         with ProgressBar("timing", len(runs), "run") as progress:
             for case in runs:
-                summary, losses[case.label] = _timed_run(spec, options, data, case)
-                check_timed(case.label, recorded.get(case.label, []), losses[case.label], spec)
+                summary, losses[case.label], digests = _timed_run(spec, options, data, case)
+                check_timed(case.label, recorded.get(case.label, {}), digests)
                 speed = summary["tokens_per_second"]["median"]
                 summaries[case.label].append(summary)
                 readings[case.label].append(speed)
@@ -251,22 +249,24 @@ def _values(
 
 def _check_parity(
     spec: Spec, options: BenchOptions, data: Path, cases: list[BenchCase]
-) -> dict[str, list[float]]:
+) -> dict[str, dict[str, str]]:
     """Compare a few recorded steps of every configuration of both sides with the oracle.
 
     Returns:
-      Label -> the losses of the recorded steps, of the sides that compute the same every time.
+      Label -> the digests of what the configuration has trained where every step is recorded,
+      of the sides that compute the same every time.
 
     Raises:
       MismatchError: if they do not match.
     """
     traces, by_threads = dict[str, Trace](), dict[int, list[Trace]]()
-    recorded = dict[str, list[float]]()
     for case in cases:
         if case.name in FRAMEWORKS:
             folder = options.out / "checked" / case.label
             shutil.rmtree(folder, ignore_errors=True)
-            _run(spec, options, data, case, trace=folder, steps=_CHECKED, decode=0)
+            given = {"trace": folder, "steps": _CHECKED, "decode": 0}
+            with _start(spec, options, data, case, **given) as side:
+                side.wait()
             traces[case.label] = Trace(folder)
             by_threads.setdefault(case.threads, []).append(traces[case.label])
     for same_threads in by_threads.values():
@@ -277,61 +277,96 @@ def _check_parity(
             raise MismatchError(
                 "the sides do not match on the network to be timed: nothing is timed"
             )
-    for label, trace in traces.items():
-        side = TrainedSide.from_json(trace.header)
-        steps = RecordedSteps(side, spec.training.loss_per)
-        for step, tensors in trace.steps() if not side.runs_freely else ():
-            steps.add(step, tensors)
-        recorded[label] = [each.loss for each in steps.steps]
-        shutil.rmtree(trace.folder)
+    recorded = {}
+    for case in cases:
+        if case.label in traces:
+            free = TrainedSide.from_json(traces[case.label].header).runs_freely
+            shutil.rmtree(traces[case.label].folder)
+            recorded[case.label] = {} if free else _recorded_run(spec, options, data, case)
     return recorded
 
 
-def check_timed(
-    label: str, recorded: Sequence[float], timed: Sequence[float], spec: Spec
-) -> None:
-    """Check that the losses of a timed training begin as the recorded ones.
-
-    The second loss shows the first update: a side may leave it out where it records nothing.
+def check_timed(label: str, recorded: Mapping[str, str], timed: Mapping[str, str]) -> None:
+    """Check that a timed training ends with the weights of the recorded one.
 
     Args:
       label: the configuration.
-      recorded: the losses of the steps that were recorded, in nats per real token.
-      timed: those of the timed training.
-      spec: the network, its text and its training.
+      recorded: parameter, or tensor of the optimiser -> digest, where every step is recorded.
+      timed: the same of the timed training.
 
     Raises:
-      MismatchError: if they do not, beyond what another order of sums explains.
+      MismatchError: if one differs in any bit.
     """
-    for step, (expected, seen) in enumerate(zip(recorded, timed, strict=False)):
-        given = np.array(seen), np.array(expected), ("timed", "recorded"), step, "loss/global"
-        if compare_tensor(*given, TABLE[spec.training.dtype, "loss"])[1] is not None:
+    for name, digest in recorded.items():
+        if timed.get(name) != digest:
             raise MismatchError(
-                f"{label} trains something else when it is timed: in step {step} its loss is "
-                f"{seen}, and {expected} where the step was recorded and compared"
+                f"{label} trains something else when it is timed: its last {name} is not that "
+                "of the same steps where they are recorded, which were compared"
             )
 
 
 def _timed_run(
     spec: Spec, options: BenchOptions, data: Path, case: BenchCase
-) -> tuple[dict[str, Any], list[float]]:
-    """Train one configuration, and return the run's summary and losses."""
+) -> tuple[dict[str, Any], list[float], dict[str, str]]:
+    """Train one configuration; return the run's summary, its losses and the last digests."""
     out = options.out / "runs" / case.label
     shutil.rmtree(out, ignore_errors=True)
-    _run(spec, options, data, case, steps=options.steps, out=out, evaluate=0)
+    with _start(spec, options, data, case, steps=options.steps, out=out, evaluate=0) as side:
+        side.wait()
     summary = json.loads((out / "summary.json").read_text())
     with (out / "losses.csv").open(newline="") as file:
         losses = [float(row["loss"]) for row in csv.DictReader(file)]
+    digests = {} if case.is_peer else _digests(out)
     shutil.rmtree(out)
-    return dict(summary), losses
+    return dict(summary), losses, digests
 
 
-def _run(spec: Spec, options: BenchOptions, data: Path, case: BenchCase, **more: Any) -> None:
+def _recorded_run(
+    spec: Spec, options: BenchOptions, data: Path, case: BenchCase
+) -> dict[str, str]:
+    """Train one configuration with every step recorded, and return the last digests."""
+    out = options.out / "checked" / case.label
+    updates = options.steps * (1 if case.entry.traits.synchronous else case.replicas)
+    with _start(
+        *(spec, options, data, case),
+        trace=out / "trace",
+        trace_pending=_CHECKED,
+        steps=updates,
+        out=out,
+        checkpoint_every=options.steps,
+        decode=0,
+        evaluate=0,
+    ) as side:
+
+        def is_running() -> bool:
+            side.check()
+            return not side.ended()
+
+        trace = wait_for_trace(out / "trace", is_running)
+        for _ in trace.follow(updates, is_running, delete=lambda step: True):
+            pass  # recorded as the compared steps were; nothing of it is kept
+        side.wait()
+    digests = _digests(out)
+    shutil.rmtree(out)
+    return digests
+
+
+def _digests(out: Path) -> dict[str, str]:
+    """Return name -> digest of the weights and the optimiser's state that a training left."""
+    checkpoint = newest_checkpoint(out / "checkpoints", [])
+    assert checkpoint is not None
+    found = checkpoint.snapshot.items()
+    return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in found}
+
+
+def _start(
+    spec: Spec, options: BenchOptions, data: Path, case: BenchCase, **more: Any
+) -> SideProcess:
     entry = case.entry
     side_options = {"strategy": entry.name, **entry.settings(options.settings).given}
     if not case.is_peer:
         side_options["kernels"] = case.kernels
-    with SideProcess(
+    return SideProcess(
         case.name,
         spec,
         options.out / "logs" / f"{case.label}.log",
@@ -344,5 +379,4 @@ def _run(spec: Spec, options: BenchOptions, data: Path, case: BenchCase, **more:
         device=options.device,
         debug=options.debug,
         **more,
-    ) as side:
-        side.wait()
+    )

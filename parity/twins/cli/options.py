@@ -230,7 +230,7 @@ class BenchOptions(Options):
     rounds: int = option(3, "number of rounds; each round runs every configuration once", at_least=1)
     threads: int = option(1, _THREADS, at_least=1, at_most=_MOST_THREADS)
     peers: bool = option(False, "also time the same network in PyTorch, and the language model in Keras; this adds two layouts for all of them, one replica with a thread per core and one replica per core. With --strategies it only demands that both are installed")
-    check: bool = option(True, "before timing, compare two steps of every configuration of both sides with the oracle")
+    check: bool = option(True, "before timing, compare two steps of every configuration of both sides with the oracle; and the weights after the timed steps with those of the same steps, recorded")
     device: str = option("cpu", _DEVICE, choices=("cpu", "gpu"))
     debug: bool = option(False, _DEBUG)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.cli.command_line import print_error
+from parity.twins.cli.options import TrainOptions
 from parity.twins.processes import connected_group, remote
 from parity.twins.processes import group as step_limits
 from parity.twins.processes.gathering import (
@@ -19,8 +20,8 @@ from parity.twins.processes.gathering import (
     gather_state,
     state_of_local_rows,
 )
-from parity.twins.processes.start import process_group
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
+from parity.twins.training.process_group import process_group
 
 SIZE, REPLICAS, ROWS = 3, 6, 8  # the replicas have 2, 2, 1, 1, 1 and 1 rows
 ENTRY = StrategyEntry("alone", "", "", Traits(processes=True), optional_settings=("processes",))
@@ -162,12 +163,16 @@ def main() -> int:
         connected_group.MEETING_SECONDS = 40.0  # a new interpreter takes a while
         remote.ANSWER_SECONDS = float(os.environ.get("ANSWER_SECONDS", "40"))
     entry = SERVED if "serve" in sys.argv[1] else ENTRY
-    settings = entry.settings(StrategySettings(processes=SIZE))
+    options = TrainOptions(
+        settings=entry.settings(StrategySettings(processes=SIZE)),
+        replicas=REPLICAS,
+        max_restarts=restarts,
+        hosts=hosts,
+        i_trust_this_network="warns" not in sys.argv[1],
+        stall_seconds=2.0,
+    )
     try:
-        trusted = "warns" not in sys.argv[1]
-        with process_group(
-            "paddle", entry, settings, REPLICAS, restarts, hosts, trusted, 2.0
-        ) as group:
+        with process_group("paddle", entry, options) as group:
             act(group, sys.argv[1])
     except Exception as error:  # noqa: BLE001 - raised again, if it is a defect
         return print_error(error, debug=False)

@@ -12,6 +12,7 @@ from conftest import run_python, wait_for
 from started_ranks import StartedRanks
 
 from parity.base.errors import UsageError
+from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.processes.launcher_variables import (
     MEETING,
@@ -22,8 +23,8 @@ from parity.twins.processes.launcher_variables import (
     variables,
 )
 from parity.twins.processes.private_network import private_network
-from parity.twins.processes.start import process_group
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
+from parity.twins.training.process_group import process_group
 
 ROOT = Path(__file__).resolve().parent.parent
 ENDPOINTS = ["10.0.0.1:6170", "10.0.0.2:6170"]
@@ -251,15 +252,16 @@ def test_the_ranks_of_each_host_are_counted_from_zero(hosts, local_ranks):
 
 def test_replicas_are_shared_evenly(monkeypatch):
     entry = StrategyEntry("several", "", "", Traits(processes=True))
+    settings = StrategySettings(processes=3)
     with (
         pytest.raises(UsageError, match="--replicas is 4, which 3 processes cannot share"),
-        process_group("paddle", entry, StrategySettings(processes=3), 4),
+        process_group("paddle", entry, TrainOptions(replicas=4, settings=settings)),
     ):
         pass
     for name, value in variables("paddle", 0, Members(tuple(ENDPOINTS)), "10.0.0.1:99").items():
         monkeypatch.setenv(name, value)
     with (
         pytest.raises(UsageError, match="--processes is 3, but the launcher has started 2"),
-        process_group("paddle", entry, StrategySettings(processes=3), None),
+        process_group("paddle", entry, TrainOptions(settings=settings)),
     ):
         pass

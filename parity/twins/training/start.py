@@ -15,7 +15,6 @@ from parity.twins.cli.command_line import train_command
 from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.processes.hosts import read_hosts
-from parity.twins.processes.start import number_of_workers, process_group
 from parity.twins.spec.parameters import parameters, snapshot_shapes
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry
@@ -29,6 +28,7 @@ from parity.twins.training.layout import (
     smallest_batch,
 )
 from parity.twins.training.loop import Run
+from parity.twins.training.process_group import number_of_workers, process_group
 from parity.twins.training.rank_agreement import (
     StopRequest,
     catch_signals,
@@ -91,18 +91,7 @@ def train_with(
             made: Strategy = strategies.make(entry.name, spec, build)
             return made
 
-        settings, restarts = options.settings, options.max_restarts
-        joined = process_group(
-            framework,
-            entry,
-            settings,
-            options.replicas,
-            restarts,
-            options.hosts,
-            options.i_trust_this_network,
-            options.stall_seconds,
-        )
-        with joined as group:
+        with process_group(framework, entry, options) as group:
             side = Side(make_strategy, versions, group, entry, spec)
             spec, text = read_text(spec, options)
             run_training(side, text, spec, options)
@@ -125,7 +114,7 @@ def resolved(strategies: StrategyRegistry, spec: Spec, options: TrainOptions) ->
     workers = 1
     if entry.traits.processes:
         hosts = None if options.hosts is None else read_hosts(options.hosts)
-        workers = number_of_workers(options.settings, options.replicas, hosts)
+        workers = number_of_workers(options, hosts)
     smallest = smallest_batch(read_text(spec, options)[1])
     return _with_layout(options, entry, _layout(options, entry, smallest, workers)[0])
 

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from parity.base.errors import DEFECT_STATUS, UsageError
+from parity.base.fields import flag
 from parity.base.machine import usable_cores
 from parity.base.progress import be_quiet, say
+from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.connected_group import ConnectedGroup
 from parity.twins.processes.group import ProcessGroup, StepWatch
 from parity.twins.processes.handshake import SECRET_FILE, run_secret
@@ -21,21 +22,14 @@ from parity.twins.processes.launcher_variables import (
 )
 from parity.twins.processes.private_network import warn_of_ports
 from parity.twins.processes.supervisor import start_processes
-from parity.twins.spec.strategies import StrategyEntry, StrategySettings
+from parity.twins.spec.strategies import StrategyEntry
 
 _MOST = 8
 
 
 @contextmanager
 def process_group(
-    framework: str,
-    entry: StrategyEntry,
-    settings: StrategySettings,
-    replicas: int | None,
-    restarts: int = 0,
-    hosts: Path | None = None,
-    trusted: bool = False,
-    stall_seconds: float | None = None,
+    framework: str, entry: StrategyEntry, options: TrainOptions
 ) -> Iterator[ProcessGroup]:
     """Yield the group that this process belongs to, for a training with a strategy.
 
@@ -48,21 +42,17 @@ def process_group(
     Args:
       framework: "paddle" or "tensorflow".
       entry: the strategy.
-      settings: its settings.
-      replicas: the number of all replicas, if it is given.
-      restarts: how often to start all ranks again after one was lost.
-      hosts: a file that lists the hosts to start ranks on; by default this one alone.
-      trusted: whether to say nothing of ports that are open to others.
-      stall_seconds: how long a step may take; None to let earlier steps decide.
+      options: the command line, with the settings of the strategy.
 
     Raises:
       UsageError: for variables or numbers that do not fit each other.
     """
-    for name, value in (("--max-restarts", restarts), ("--hosts", hosts)):
+    for name in ("max_restarts", "hosts"):
+        value = getattr(options, name)
         if value and not entry.traits.processes:
             raise UsageError(
-                f"{name} is {value}; not allowed for the strategy {entry.name}, which runs in "
-                "one process"
+                f"{flag(name)} is {value}; not allowed for the strategy {entry.name}, which "
+                "runs in one process"
             )
     if not entry.traits.processes:
         yield ProcessGroup()
@@ -70,19 +60,20 @@ def process_group(
     launcher, serves = entry.traits.launcher or framework, entry.traits.serves
     member = membership(launcher, os.environ, serves)
     if member is None:
-        listed = None if hosts is None else read_hosts(hosts)
-        workers = number_of_workers(settings, replicas, listed)
-        _check_share(entry, workers, replicas)
+        hosts = None if options.hosts is None else read_hosts(options.hosts)
+        workers = number_of_workers(options, hosts)
+        _check_share(entry, workers, options.replicas)
         if workers == 1 and not serves:
             yield ProcessGroup()
             return
-        counts = {WORKER: workers, SERVER: settings.servers or 1}
+        counts = {WORKER: workers, SERVER: options.settings.servers or 1}
         served = {job: counts[job] for job in serves}
         ranks = 1 if WORKER in serves else workers
-        start_processes(launcher, ranks, served, restarts, listed, trusted)
+        restarts, trusted = options.max_restarts, options.i_trust_this_network
+        start_processes(launcher, ranks, served, restarts, hosts, trusted)
         member = membership(launcher, os.environ, serves)
         assert member is not None
-    elif member.number == 0 and not trusted:
+    elif member.number == 0 and not options.i_trust_this_network:
         warn_of_ports(launcher, member.members)
         if not run_secret(os.environ):
             say(
@@ -90,8 +81,8 @@ def process_group(
                 "taken for a rank"
             )
     group = _group(member)
-    group.serve, group.steps = entry.serve, StepWatch(stall_seconds)
-    _check_numbers(group, entry, settings, replicas)
+    group.serve, group.steps = entry.serve, StepWatch(options.stall_seconds)
+    _check_numbers(group, entry, options)
     try:
         yield group
         group.close()
@@ -104,18 +95,15 @@ def process_group(
         raise
 
 
-def number_of_workers(
-    settings: StrategySettings, replicas: int | None, hosts: HostList | None
-) -> int:
+def number_of_workers(options: TrainOptions, hosts: HostList | None) -> int:
     """Return how many processes to start that train, for a strategy of several processes.
 
     Args:
-      settings: the strategy's settings.
-      replicas: the number of all replicas, if it is given.
+      options: the command line, with the settings of the strategy.
       hosts: the hosts to start them on, if they are listed.
     """
-    usual = replicas or min(usable_cores(), _MOST) if hosts is None else hosts.ranks
-    return settings.processes or usual
+    usual = options.replicas or min(usable_cores(), _MOST) if hosts is None else hosts.ranks
+    return options.settings.processes or usual
 
 
 def _group(member: Membership) -> ProcessGroup:
@@ -127,10 +115,9 @@ def _group(member: Membership) -> ProcessGroup:
     return group
 
 
-def _check_numbers(
-    group: ProcessGroup, entry: StrategyEntry, settings: StrategySettings, replicas: int | None
-) -> None:
+def _check_numbers(group: ProcessGroup, entry: StrategyEntry, options: TrainOptions) -> None:
     """Check that a launcher has started as many processes as the command line says."""
+    settings = options.settings
     if settings.processes not in (None, group.workers):
         raise UsageError(
             f"--processes is {settings.processes}, but the launcher has started "
@@ -142,7 +129,7 @@ def _check_numbers(
             f"--servers is {settings.servers}, but the launcher has started {servers}; "
             "allowed: the same number"
         )
-    _check_share(entry, group.workers, replicas)
+    _check_share(entry, group.workers, options.replicas)
 
 
 def _check_share(entry: StrategyEntry, processes: int, replicas: int | None) -> None:

@@ -16,7 +16,7 @@ from paddle_impl.layers import (
     product,
     recorded,
 )
-from parity.base.replaceable import replaceable
+from parity.twins.spec.replaceable import replaceable
 
 
 def attention_keys(memory, kind):

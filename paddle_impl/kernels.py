@@ -20,7 +20,7 @@ from paddle_impl.layers import (
     real_steps,
     recorded,
 )
-from parity.base.replaceable import replacing
+from parity.twins.spec.replaceable import replacing
 
 _LOOP_FROM = 1000  # units of an LSTM that a single thread runs as a loop
 

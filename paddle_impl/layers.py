@@ -8,7 +8,7 @@ argument is passed; no default of the framework decides a value.
 import paddle
 import paddle.nn.functional as F  # noqa: N812 - its usual name
 
-from parity.base.replaceable import replaceable
+from parity.twins.spec.replaceable import replaceable
 
 _LARGEST_LOSS = 63.0  # above this loss, Paddle's softmax clips
 

@@ -17,7 +17,7 @@ from paddle_impl.layers import (
     token_cross_entropy,
     zero_state,
 )
-from parity.base.placement import begin_layer
+from parity.twins.spec.stages import begin_layer
 from parity.twins.spec.step_arrays import Taps
 
 # One replica's share of a batch: by name the batch's arrays and the state, rows first; by name

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 from oracle_side import recorded_steps, small_pairs_spec, small_spec
 
-from parity.base.replaceable import replacing
 from parity.compare.steps import compare_step
 from parity.twins.compare.causes.search import Budget, CauseSearch
 from parity.twins.compare.causes.suspects import suspects
@@ -16,6 +15,7 @@ from parity.twins.compare.oracle_tensors import OracleTensors, as_float64, with_
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.oracle.training import Oracle
+from parity.twins.spec.replaceable import replacing
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.contents import tensor_names
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from planted_step import Planted, specs
 
-from parity.base.replaceable import replacing
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.causes.wrong_step import FORWARD, LOSS
 from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.oracle.training import Oracle
+from parity.twins.spec.replaceable import replacing
 
 # What these do has no derivative, or leaves it out on purpose.
 WITHOUT = ("rounded to", "replica's loss reported")

@@ -8,7 +8,6 @@ import pytest
 from oracle_side import header, recorded_steps, share_of_rows, small_spec
 from planted_step import Planted, specs
 
-from parity.base.replaceable import replacing
 from parity.report.mismatch import confirmed_lines, first_lines, mismatch_text
 from parity.report.verdict_page import report_html
 from parity.twins.compare.causes.views import (
@@ -24,6 +23,7 @@ from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.oracle.training import replica_losses
+from parity.twins.spec.replaceable import replacing
 
 SIDES = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
 GATES = "gates i and f exchanged"

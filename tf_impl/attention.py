@@ -6,7 +6,7 @@ What `kernels.py` can replace by something faster is declared `replaceable`.
 
 import tensorflow as tf
 
-from parity.base.replaceable import replaceable
+from parity.twins.spec.replaceable import replaceable
 from tf_impl.layers import (
     CELLS,
     cell_parameters,

@@ -6,7 +6,7 @@ them, or from the plain layers alone, inside `use_kernels`.
 
 import tensorflow as tf
 
-from parity.base.replaceable import replacing
+from parity.twins.spec.replaceable import replacing
 from tf_impl import attention, layers
 from tf_impl.attention import attentional, real_memory
 from tf_impl.layers import CELLS, cell_parameters, parameter, real_steps

@@ -7,7 +7,7 @@ argument is passed; no default of the framework decides a value.
 
 import tensorflow as tf
 
-from parity.base.replaceable import replaceable
+from parity.twins.spec.replaceable import replaceable
 
 tf1 = tf.compat.v1
 

@@ -4,7 +4,7 @@ from collections import namedtuple
 
 import tensorflow as tf
 
-from parity.base.placement import begin_layer
+from parity.twins.spec.stages import begin_layer
 from parity.twins.spec.step_arrays import Taps
 from tf_impl.attention import attend, attention_keys, attentional, feeding_decoder
 from tf_impl.layers import (

@@ -25,12 +25,12 @@ from paddle_impl.devices import replica_devices
 from paddle_impl.executor import ParallelExecutor
 from paddle_impl.strategies.parallel_executor import ParallelExecutorStrategy
 from parity.base.errors import RankLost
-from parity.base.interfaces import interface_of
 from parity.twins.processes.gathering import (
     gather_parts,
     gather_state,
     state_of_local_rows,
 )
+from parity.twins.processes.interfaces import interface_of
 
 _SUM = "coalesce_tensor"  # the last operation before the sum over the processes
 _BUFFER, _REPORT = "gradients", "report"

@@ -13,8 +13,7 @@ import paddle
 from paddle_impl.strategies.pipeline import Pipeline
 from paddle_impl.strategies.synchronous_base import Synchronous
 from parity.base.errors import UsageError
-from parity.base.placement import placing_layers
-from parity.twins.spec.stages import stages_of
+from parity.twins.spec.stages import placing_layers, stages_of
 
 
 class Layers(Synchronous):

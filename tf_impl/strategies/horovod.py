@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from parity.base.errors import UsageError
-from parity.base.interfaces import interface_of, require_reachable_name
+from parity.twins.processes.interfaces import interface_of, require_reachable_name
 from tf_impl.engine import without_greeting
 from tf_impl.strategies.multi_process_base import TowersOfProcesses
 

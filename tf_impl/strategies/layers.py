@@ -14,8 +14,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from parity.base.errors import UsageError
-from parity.base.placement import placing_layers
-from parity.twins.spec.stages import stages_of
+from parity.twins.spec.stages import placing_layers, stages_of
 from tf_impl.strategies.synchronous_base import Synchronous
 from tf_impl.strategies.towers import summed_gradients
 

@@ -15,13 +15,13 @@ from functools import partial
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.base.run_parallel import run_parallel
 from parity.compare.findings import Finding
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, compare_tensor
 from parity.trace.tolerances import EXACT, ONE_STEP_TIMES, TABLE, RoundingMultiple
 from parity.twins.compare.oracle_tensors import recorded_weights
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import rounding_of_scores
+from parity.twins.oracle.run_parallel import run_parallel
 from parity.twins.oracle.training import evaluation_losses
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.replaceable import replacing
 from parity.twins.oracle.training import run_network, run_network_by_shards
+from parity.twins.spec.replaceable import replacing
 from parity.twins.trace.side import TrainedSide
 
 Tensors = Mapping[str, np.ndarray]

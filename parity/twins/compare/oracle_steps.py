@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.run_parallel import run_parallel
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64, with_replica_losses
@@ -22,6 +21,7 @@ from parity.twins.oracle.replay import (
     weights_of,
 )
 from parity.twins.oracle.rounding import Rounding
+from parity.twins.oracle.run_parallel import run_parallel
 from parity.twins.oracle.training import Arrays, Oracle
 from parity.twins.spec.initial import initial_snapshot, zero_state
 from parity.twins.spec.networks import NETWORKS

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.replaceable import replaceable
 from parity.twins.oracle.layers import rows_of, tanh
 from parity.twins.oracle.perturbation import perturbed, summed
+from parity.twins.spec.replaceable import replaceable
 
 Arrays = dict[str, np.ndarray]
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parity.base.replaceable import replaceable
 from parity.twins.oracle.attention import Memory, attention_backward, attention_forward
 from parity.twins.oracle.layers import look_up, look_up_backward, tanh
 from parity.twins.oracle.perturbation import summed
@@ -20,6 +19,7 @@ from parity.twins.oracle.recurrent import (
     masked_step_backward,
 )
 from parity.twins.spec.networks.seq2seq import Seq2seqSpec
+from parity.twins.spec.replaceable import replaceable
 
 Arrays = dict[str, np.ndarray]
 Weights = Mapping[str, np.ndarray]

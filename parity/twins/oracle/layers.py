@@ -6,9 +6,9 @@ taken at once where that costs no clarity. Everything is batch-major, [batch, ti
 
 import numpy as np
 
-from parity.base.replaceable import replaceable
 from parity.twins.oracle.perturbation import perturbed, summed
 from parity.twins.spec.networks.network import records_logits
+from parity.twins.spec.replaceable import replaceable
 
 Arrays = dict[str, np.ndarray]
 

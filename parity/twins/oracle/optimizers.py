@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parity.base.replaceable import replaceable
+from parity.twins.spec.replaceable import replaceable
 from parity.twins.spec.spec import Spec
 
 Arrays = dict[str, np.ndarray]

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.replaceable import replaceable
 from parity.twins.oracle.layers import rows_of, sigmoid, tanh
 from parity.twins.oracle.perturbation import summed
+from parity.twins.spec.replaceable import replaceable
 
 State = tuple[np.ndarray, ...]  # (h, c) of an LSTM, (h,) of a GRU, each [batch, hidden]
 

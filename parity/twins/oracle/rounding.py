@@ -37,10 +37,10 @@ from functools import partial
 
 import numpy as np
 
-from parity.base.run_parallel import run_parallel
 from parity.twins.oracle.optimizers import update_slots
 from parity.twins.oracle.perturbation import UNIT, RoundingNoise, perturbation
 from parity.twins.oracle.recent_rounding import RecentRounding, fall
+from parity.twins.oracle.run_parallel import run_parallel
 from parity.twins.oracle.training import replica_losses, run_network
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.replaceable import original, replaceable
 from parity.twins.oracle.language_model import network_function
 from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.twins.spec.initial import zero_state
+from parity.twins.spec.replaceable import original, replaceable
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs
 

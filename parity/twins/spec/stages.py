@@ -3,6 +3,9 @@
 Both frameworks read the division from here, so that a stage means the same layers in both.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
 from parity.base.errors import UsageError
@@ -114,3 +117,30 @@ def _costs(spec: Spec) -> dict[str, int]:
         )
         for layer, names in layers_of(spec).items()
     }
+
+
+_begin: ContextVar[Callable[[str], None] | None] = ContextVar("begin", default=None)
+
+
+def begin_layer(name: str) -> None:
+    """Declare that whatever a network builds from here on belongs to a layer.
+
+    It lasts until the next call. A strategy that spreads layers over devices uses it; for any
+    other it does nothing.
+
+    Args:
+      name: the layer's name, as of `layers_of`.
+    """
+    begin = _begin.get()
+    if begin is not None:
+        begin(name)
+
+
+@contextmanager
+def placing_layers(begin: Callable[[str], None]) -> Iterator[None]:
+    """Call a function with the name of each layer that begins within this context."""
+    token = _begin.set(begin)
+    try:
+        yield
+    finally:
+        _begin.reset(token)

@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from parity.base.replaceable import replacing
 from parity.compare.steps import StepBounds, compare_step
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.causes.wrong_step import (
@@ -24,6 +23,7 @@ from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, up
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.oracle.training import Oracle
+from parity.twins.spec.replaceable import replacing
 
 _ABOVE = {clip_by_global_norm, update_slots, update_weights}
 _BELOW = ("forward/", "loss/", "gradient/")

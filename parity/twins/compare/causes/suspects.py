@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.replaceable import original
 from parity.twins.compare.causes.views import (
     attention_over_padding,
     clipped,
@@ -66,6 +65,7 @@ from parity.twins.compare.causes.wrong_step import (
 from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.oracle.optimizers import clip_by_global_norm, in_precision
 from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.replaceable import original
 from parity.twins.spec.spec import Spec, learning_rate
 from parity.twins.spec.step_arrays import dropout_masks
 

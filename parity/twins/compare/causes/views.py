@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.replaceable import original
 from parity.twins.compare.causes.wrong_step import Arrays, Replacements, Tensors
 from parity.twins.oracle.attention import Memory, memory_backward, memory_forward
 from parity.twins.oracle.decoder import decoder_start, decoder_start_backward
@@ -27,6 +26,7 @@ from parity.twins.oracle.recurrent import (
 from parity.twins.oracle.training import replica_losses, run_network
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Axes
+from parity.twins.spec.replaceable import original
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import zero_padding
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from parity.base import run_parallel as threads
-from parity.base.run_parallel import run_parallel
+from parity.twins.oracle import run_parallel as threads
+from parity.twins.oracle.run_parallel import run_parallel
 
 
 @pytest.mark.parametrize(

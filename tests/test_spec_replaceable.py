@@ -2,7 +2,7 @@
 
 import pytest
 
-from parity.base.replaceable import replaceable, replacing
+from parity.twins.spec.replaceable import replaceable, replacing
 
 
 @replaceable

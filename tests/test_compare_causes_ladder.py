@@ -287,6 +287,17 @@ def test_a_wrong_gradient_without_a_known_cause(planted):
             assert [line[:16] for line in lines[3:]] == ["  why: not found"] * (seconds > 0)
 
 
+def test_other_tokens_than_those_of_the_batch_are_told(planted):
+    right = recorded_steps(planted.spec, 2)
+    table = {**planted.case.snapshot}["weight/embed/table"]
+    wrong = [{**right[0], "forward/embedded": np.array(right[0]["forward/embedded"])}, right[1]]
+    wrong[0]["forward/embedded"][:2, 0] = table[[3, 4]]
+    verdict = compared(planted.spec, {"paddle-2": wrong, "tensorflow-2": right})
+    first = values_of(verdict, planted.spec)["first_mismatch"]
+    told = "why: paddle-2 has embeddings of other tokens than those of its batch"
+    assert told in first_lines(first)[-1]
+
+
 def test_causes_that_cannot_be_told_apart_stand_in_one_line():
     def cause(sentence, distance, *sides):
         return Confirmed(sentence, sentence, (), distance, sides, steps=(0, 4)).to_json()

@@ -9,7 +9,7 @@ import pytest
 
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
 from parity.compare.verdict import Evidence
-from parity.report.mismatch import describe_mismatch, nearest_to_loss
+from parity.report.mismatch import describe_mismatch, is_every_gradient, nearest_to_loss
 from parity.report.table import WIDTH, wrapped
 from parity.report.terminal import UNSEEN, WITNESSES, coloured, not_covered_line, report_text
 from parity.report.values import rung_values
@@ -147,8 +147,14 @@ def test_of_gradients_the_first_on_the_way_down_is_named(verdict):
     assert "the first wrong one is gradient/lstm_0/bias" in " ".join(
         report_text(values).split()
     )
+    assert not values["first_mismatch"]["is_every_gradient"]
+    oracle = {"paddle-2": dict.fromkeys(wrong, np.zeros(2)), "tensorflow-2": {}}
+    assert is_every_gradient(replace(verdict, oracle=oracle))
+    right = {"paddle-2": {"gradient/softmax/bias": np.zeros(2)}}
+    assert not is_every_gradient(replace(verdict, oracle=right))
     verdict = replace(verdict, mismatches=[at("forward/h", "paddle-2", ORACLE)])
     assert nearest_to_loss(verdict) == ""
+    assert not is_every_gradient(replace(verdict, oracle=oracle))
 
 
 @pytest.mark.parametrize("matches", [True, False])

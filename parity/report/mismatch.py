@@ -74,6 +74,19 @@ def nearest_to_loss(verdict: Verdict) -> str:
     return wrong[-1] if wrong else ""
 
 
+def is_every_gradient(verdict: Verdict) -> bool:
+    """Return whether the first mismatch is a gradient, and no gradient is right.
+
+    That of the layer next to the loss needs little more than the gradient of the loss: then it
+    is no layer that is wrong, but what all gradients come from or go through.
+    """
+    if not nearest_to_loss(verdict):
+        return False
+    recorded = {name for tensors in verdict.oracle.values() for name in tensors}
+    every = {name for name in recorded if name.startswith("gradient/")}
+    return bool(every) and all(every <= {*each.wrong} for each in verdict.evidence.values())
+
+
 def rounded_to(verdict: Verdict) -> str:
     """Return the narrower precision that the first wrong tensor was rounded to, or ""."""
     dtypes = (
@@ -125,7 +138,7 @@ def first_lines(first: dict[str, Any]) -> list[str]:
         f"mismatch in {first['tensor']}, step {first['step']}, rung {first['rung']}: "
         f"{how_much}",
         f"  who: {first['blame']}",
-        *(f"  where: {_backward(first)}{line}" for line in _source_lines(first)),
+        *(f"  where: {line}" for line in _where_lines(first)),
     ]
     if confirmed := first.get("confirmed"):
         lines += [f"  why: {line}" for line in confirmed_lines(confirmed)]
@@ -150,12 +163,18 @@ def _backward(first: dict[str, Any]) -> str:
     return f"from the loss down, wrong first in {nearest}, of "
 
 
-def _source_lines(first: dict[str, Any]) -> list[str]:
+def _where_lines(first: dict[str, Any]) -> list[str]:
     """Return a line for each source, with the sides whose tensor it made."""
+    if first.get("is_every_gradient"):
+        return [
+            "in what all gradients come from or go through, as every one is wrong: the "
+            "gradient of the loss, or a sum of them all, such as that over the replicas"
+        ]
     sides: dict[str, list[str]] = {}
     for label, source in first.get("sources", {}).items():
         sides.setdefault(source, []).append(label)
-    return [f"{source}, in {' and '.join(labels)}" for source, labels in sides.items()]
+    of = _backward(first)
+    return [f"{of}{source}, in {' and '.join(labels)}" for source, labels in sides.items()]
 
 
 def growth_sentence(growth: dict[str, Any] | None) -> str:

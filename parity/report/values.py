@@ -9,7 +9,12 @@ from parity.base.source_lines import found_for
 from parity.compare.tensors import Distance
 from parity.compare.verdict import Verdict
 from parity.report.disagreement import blame, disagreement_of
-from parity.report.mismatch import describe_mismatch, nearest_to_loss, rounded_to
+from parity.report.mismatch import (
+    describe_mismatch,
+    is_every_gradient,
+    nearest_to_loss,
+    rounded_to,
+)
 from parity.trace.rungs import rungs
 from parity.trace.side import Side
 
@@ -78,6 +83,7 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "disagreement": disagreement_of(verdict).to_json(),
             "growth": verdict.growth.to_json() if verdict.growth is not None else None,
             "nearest_to_loss": nearest_to_loss(verdict) or None,
+            "is_every_gradient": is_every_gradient(verdict),
             "confirmed": [],
             "explained": [each.to_json() for each in verdict.explanations],
             "rounded_to": rounded_to(verdict) or None,

@@ -280,7 +280,27 @@ class RunComparison(StepComparison):
             self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
         )
         self._of_mismatch["evidence"] = evidence
-        self._of_mismatch["explanations"] = explain(self.verdict, self.spec, evidence)
+        told = self._other_tokens(tensors, evidence)
+        self._of_mismatch["explanations"] = told or explain(self.verdict, self.spec, evidence)
+
+    def _other_tokens(
+        self, tensors: Mapping[str, Tensors], evidence: Mapping[str, Evidence]
+    ) -> tuple[Explanation, ...]:
+        """Say which sides embedded other tokens than they recorded as their batch."""
+        name = self.mismatches[0].place.tensor
+        told = []
+        for side, seen in evidence.items() if name.endswith("/embedded") else ():
+            before = self._one_step.start(side, tensors[side]).snapshot
+            table = before[
+                name.replace("forward/", "weight/").replace("embedded", "embed/table")
+            ]
+            if seen.found is None or seen.expected is None:
+                continue
+            wrong = seen.found[(seen.found != seen.expected).any(axis=-1)]
+            if {each.tobytes() for each in wrong} <= {each.tobytes() for each in table}:
+                says = f"{side} has embeddings of other tokens than those of its batch"
+                told.append(Explanation(name, says))
+        return tuple(told)
 
     def _add_to_causes(
         self,

@@ -313,7 +313,8 @@ class RunComparison(StepComparison):
         evidence = self._of_mismatch.get("evidence")
         if not self.mismatches or (evidence and departing_sides(self.mismatches)):
             found = self._causes.add(step, tensors, inputs, exact, evidence)
-            self._of_mismatch |= {"confirmed": found, "cause_sought": self._seeks_causes}
+            sought = self._seeks_causes and bool(evidence)
+            self._of_mismatch |= {"confirmed": found, "cause_sought": sought}
 
     def _judged_pairs(self) -> list[tuple[str, str]]:
         """Return the sides that are compared with each other and must be equal to rounding."""

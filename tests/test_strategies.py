@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import STEPS, STREAM_BATCHES, TINY, TINY_SEQ2SEQ, chosen
 
-from parity.base.source_lines import found_for
+from parity.report.values import found_for
 from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.whole_runs import RecordedSteps, compare_untraced

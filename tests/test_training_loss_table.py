@@ -10,7 +10,7 @@ from test_training_loop import train
 from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main
 from parity.cli.commands import parity
-from parity.report.image_files import save_figure
+from parity.twins.training.image_files import save_figure
 from parity.twins.training.loss_curves import losses_figure, short_names
 from parity.twins.training.loss_table import Losses, read_losses
 

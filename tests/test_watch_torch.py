@@ -12,9 +12,9 @@ from moved_numbers import assert_moved
 import parity.torch
 from parity import Trace
 from parity.base.errors import UsageError
-from parity.base.source_lines import found_for
 from parity.compare.recorded_pair import compare_pair
 from parity.pair.perturbation import VARIABLE, environment
+from parity.report.values import found_for
 
 pytestmark = pytest.mark.torch
 

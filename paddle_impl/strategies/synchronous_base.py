@@ -18,7 +18,6 @@ from paddle_impl.optimizers import apply_update, clip_by_global_norm
 from paddle_impl.profiler import operation_phases, read_profile
 from paddle_impl.program_kernels import replace_operations
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
-from parity.base.source_lines import chain
 from parity.twins.processes.gathering import distances_of_replicas
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
@@ -30,6 +29,7 @@ from parity.twins.spec.step_arrays import (
     recorded_activations,
     split_feeds,
 )
+from parity.twins.training.strategy import calls_within
 
 _CALL = re.compile(r'\s*File "(.*)", line (\d+), in (.*)')
 
@@ -170,7 +170,7 @@ class Synchronous:
 
     def sources(self):
         return {
-            name: chain(map(_frame, calls), paddle_impl.__file__)
+            name: calls_within(map(_frame, calls), paddle_impl.__file__)
             for name, calls in self._sources.items()
         }
 

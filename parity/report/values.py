@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from parity.base.machine import measured_here
-from parity.base.source_lines import found_for
 from parity.compare.tensors import Distance
 from parity.compare.verdict import Verdict
 from parity.report.disagreement import blame, disagreement_of
@@ -123,3 +122,19 @@ def made_here(command: str, seconds: float | None) -> dict[str, Any]:
 
 def _crosses(sides: Mapping[str, Side], a: str, b: str) -> bool:
     return b in sides and sides[a].framework != sides[b].framework
+
+
+def found_for(tensor: str, sources: Mapping[str, str]) -> str:
+    """Return the source of a tensor, or else of what its name begins with; empty without one.
+
+    Args:
+      tensor: a name, such as "forward/encoder#1/0": output 0 of the second call.
+      sources: such a name, or the beginning of several up to a slash -> its source.
+    """
+    parts = tensor.split("/")
+    for count in range(len(parts), 0, -1):
+        name = "/".join(parts[:count])
+        for each in (name, name.partition("#")[0]):
+            if each in sources:
+                return sources[each]
+    return ""

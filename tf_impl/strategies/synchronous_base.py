@@ -10,7 +10,6 @@ import tensorflow as tf
 
 import tf_impl
 from parity.base.machine import replicas_at_once
-from parity.base.source_lines import chain
 from parity.twins.processes.gathering import distances_of_replicas
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
@@ -23,6 +22,7 @@ from parity.twins.spec.step_arrays import (
     recorded_activations,
     split_feeds,
 )
+from parity.twins.training.strategy import calls_within
 from tf_impl.decode import Decoder
 from tf_impl.devices import replica_devices
 from tf_impl.kernels import use_kernels
@@ -278,7 +278,8 @@ class Synchronous:
         calls = {name: getattr(each, "op", each).traceback for name, each in made.items()}
         calls |= {f"gradient/{name}": each for name, each in self._parameter_calls().items()}
         return {
-            name: chain(map(_frame, each), tf_impl.__file__) for name, each in calls.items()
+            name: calls_within(map(_frame, each), tf_impl.__file__)
+            for name, each in calls.items()
         }
 
     def _parameter_calls(self):

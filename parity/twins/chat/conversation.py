@@ -16,7 +16,7 @@ from parity.base.files import check_output, write_whole
 from parity.base.plugins import load_object
 from parity.base.progress import say
 from parity.base.text import escaped
-from parity.report.image_files import Attention, check_attention, check_picture, plot_attention
+from parity.twins.chat.attention_plot import Attention, check_attention, plot_attention
 from parity.twins.cli.command_line import chat_command
 from parity.twins.cli.options import ChatOptions
 from parity.twins.decoding.beam import beam_search
@@ -30,6 +30,7 @@ from parity.twins.training.checkpoint import (
     load_checkpoint,
     read_vocabularies,
 )
+from parity.twins.training.image_files import check_picture
 from parity.twins.training.strategy import Build
 
 _QUESTIONS_PER_BATCH = 64  # of a file

@@ -6,7 +6,12 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder
-from parity.report.image_files import check_picture, font_families, new_figure, save_figure
+from parity.twins.training.image_files import (
+    check_picture,
+    font_families,
+    new_figure,
+    save_figure,
+)
 from parity.twins.training.loss_table import Row, read_losses
 
 

@@ -6,9 +6,10 @@ The strategy alone decides how rows are shared among replicas, how gradients are
 which devices and processes are used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -159,3 +160,33 @@ class AsynchronousStrategy(Strategy, Protocol):
 
     def update(self, worker: int, learning_rate: float) -> None:
         """Update the shared weights and the one optimiser state with a worker's gradient."""
+
+
+Frame = tuple[str, int, str]  # file, line, function
+
+
+def calls_within(frames: Iterable[Frame], package: str) -> str:
+    """Return the calls within a package that led to something, such as an operation.
+
+    Of the calls in one file the last one stands for all: they lead from layer to network.
+    Those of a folder `strategies` are left out where there are others.
+
+    Args:
+      frames: a call stack, the outermost call first.
+      package: the file of a module at the top of the package.
+
+    Returns:
+      Such as "tf_impl/layers.py:31 (linear), from tf_impl/networks.py:70 (seq2seq)", with
+      paths relative to the folder that holds the package; empty if no call is from it.
+    """
+    folder = Path(package).parent
+    mine = [
+        (Path(file).relative_to(folder.parent), line, function)
+        for file, line, function in frames
+        # nameless: a script's own lines, and comprehensions
+        if Path(file).is_relative_to(folder) and not function.startswith("<")
+    ]
+    calls = [each for each in mine if "strategies" not in each[0].parts] or mine[-1:]
+    last = {file.as_posix(): f"{line} ({function})" for file, line, function in calls}
+    texts = [f"{file}:{place}" for file, place in last.items()]
+    return ", from ".join(texts[::-1])

@@ -8,15 +8,9 @@ from conftest import run_python
 from matplotlib import image
 
 from parity.base.errors import UsageError
-from parity.report import image_files as pictures
-from parity.report.image_files import (
-    attention_figure,
-    check_attention,
-    font_families,
-    new_figure,
-    plot_attention,
-    save_figure,
-)
+from parity.twins.chat.attention_plot import attention_figure, check_attention, plot_attention
+from parity.twins.training import image_files as pictures
+from parity.twins.training.image_files import font_families, new_figure, save_figure
 
 
 def sentences(count=3):
@@ -125,7 +119,7 @@ def test_matplotlib_itself_says_nothing(tmp_path):
     code = (
         "import numpy as np\n"
         "from pathlib import Path\n"
-        "from parity.report.image_files import plot_attention\n"
+        "from parity.twins.chat.attention_plot import plot_attention\n"
         f"path = Path({str(tmp_path / 'a.png')!r})\n"
         "plot_attention([(['a'], ['b'], np.ones((1, 1)))], path)\n"
     )

@@ -266,6 +266,43 @@ def test_branches_that_run_in_another_order(tmp_path, capsys):
     assert all(row.use and row.units[0] == row.units[1] for row in rows)
 
 
+def convolved(folder, order, chained):
+    """Record two convolutions of one shape: branches of what a third returns, or a chain."""
+    import torch
+    from torch import nn
+
+    import parity.torch
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Conv2d(2, 3, 3)
+            self.act = nn.ReLU()
+            convs = {name: nn.Conv2d(3, 3, 3, padding=1) for name in order}
+            self.convs = nn.ModuleDict(dict(sorted(convs.items())))
+
+        def forward(self, x):
+            x = self.act(self.first(x))
+            a, b = (self.convs[each] for each in order)
+            return b(self.act(a(x))) if chained else a(x) * b(x)
+
+    torch.manual_seed(len(folder.name))
+    model = Model()
+    with parity.torch.watch(folder, model, optimizer := torch.optim.SGD(model.parameters())):
+        model(torch.rand(2, 2, 8, 6)).mean().backward()
+        optimizer.step()
+    return folder
+
+
+@pytest.mark.parametrize("chained", [True, False])
+def test_convolutions_that_may_run_in_any_order_are_not_sure(tmp_path, capsys, chained):
+    a = convolved(tmp_path / "a", "ab", chained)
+    b = convolved(tmp_path / "other", "xy", chained)
+    run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
+    rows = [row for row in read(tmp_path / "map.yaml").rows if row.kind == "conv"]
+    assert [row.use for row in rows] == [True, chained, chained]
+
+
 def attention(nn, name):
     """Return attention as one module, or as linear layers of some names, in some order."""
 

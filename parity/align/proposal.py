@@ -145,17 +145,21 @@ class _Side:
         return found
 
     def branches(self) -> Iterator[list[int]]:
-        """Yield the places of linear layers of one shape that read the same input.
+        """Yield the places of layers of one shape that may run in any order.
 
-        It is known by its values: one input explains what both return.
+        Such linear layers read the same input: one input explains what both return. Such a
+        convolution reads what was there before another one ran, or follows one that does.
         """
-        alike: dict[tuple[int, ...], list[int]] = {}
         placed = [i for i, unit in enumerate(self.units) if unit.parameters]
-        for i in placed:
-            weight = self._value("initial", self.units[i].parameters.get("weight"))
-            if self.units[i].kind == "linear" and weight is not None:
-                alike.setdefault(weight.shape, []).append(i)
-        for (outputs, inputs), places in alike.items():
+        for places in self._alike("conv").values():
+            branch: list[int] = []
+            for j in places[1:]:
+                earlier, read = [i for i in places if i < j], self._read_at(j)
+                beside = [i for i in earlier if read is not None and self._at(i) > read]
+                if beside or earlier[-1] in branch:
+                    branch = sorted({*branch, *beside, j})
+            yield branch
+        for (outputs, inputs), places in self._alike("linear").items():
             branch = places[:1]
             for i, j in pairwise(places):
                 # more inputs than outputs of both: some input always explains them
@@ -166,6 +170,45 @@ class _Side:
                 yield branch
                 branch = [j]
             yield branch
+
+    def _alike(self, kind: str) -> dict[tuple[int, ...], list[int]]:
+        """Return shape of the weight -> the places of the layers of a kind that have it."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for place, unit in enumerate(self.units):
+            weight = self._value("initial", unit.parameters.get("weight"))
+            if unit.kind == kind and weight is not None:
+                found.setdefault(weight.shape, []).append(place)
+        return found
+
+    def _at(self, place: int) -> int:
+        """Return where a unit's output is among all outputs; behind them if it has none."""
+        part, names = self.units[place].outputs.get("output"), self._of("forward")
+        return names.index(part.names[0]) if part else len(names)
+
+    def _read_at(self, place: int) -> int | None:
+        """Return where the output is that a convolution reads: -1 for what the model was given.
+
+        It is known by its values, at a place in the middle; None: none of them explains it.
+        """
+        unit = self.units[place]
+        weight = self._value("initial", unit.parameters["weight"])
+        bias = self._value("initial", unit.parameters.get("bias"))
+        output = self._output(unit)
+        if weight is None or output is None or weight.ndim != 4 or output.ndim != 4:
+            return None
+        last = self._channels_last(unit.settings)
+        names = [f"forward/{each}" for each in self._of("forward")[: self._at(place)]]
+        given = [f"batch/{each}" for each in self.batch() if each in self._of("batch")]
+        row, column = (size // 2 for size in output.shape[2:])
+        expected = output[0, :, row, column] - (0 if bias is None else bias)
+        for at, name in enumerate([*given, *names], -len(given)):
+            x = self.tensors[name]
+            x = np.moveaxis(x, -1, 1) if last and x.ndim == 4 else x
+            if x.ndim != 4 or x.shape[:2] != (len(output), weight.shape[1]):
+                continue
+            if _convolves(x[0], weight, (row, column), output.shape[2:], expected):
+                return max(at, -1)
+        return None
 
     def _read_the_same(self, *two: Unit) -> bool:
         weights, outputs = [], []
@@ -180,8 +223,11 @@ class _Side:
             weights.append(weight)
         if outputs[0].shape != outputs[1].shape:
             return False
-        both, returned = (np.concatenate(each).astype(float) for each in (weights, outputs))
-        left = returned - both @ np.linalg.lstsq(both, returned)[0]
+        both, returned = (np.concatenate(each).astype(np.float32) for each in (weights, outputs))
+        # least squares by normal equations: 4096 x 4096 in a second or two, not in a minute
+        square = both.T @ both
+        square.flat[:: len(square) + 1] += 1e-6 * np.trace(square) / len(square) + 1e-30
+        left = returned - both @ np.linalg.solve(square, both.T @ returned)
         return bool(np.linalg.norm(left) <= 1e-3 * np.linalg.norm(returned))
 
     def _output(self, unit: Unit) -> np.ndarray | None:
@@ -551,6 +597,34 @@ def _follows(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     a, b = (each - each.mean(1, keepdims=True) for each in (a, b))
     products = np.sum(a * b, 1) ** 2
     return bool(np.all(products >= 0.999 * np.sum(a * a, 1) * np.sum(b * b, 1)))
+
+
+def _convolves(
+    x: np.ndarray,
+    weight: np.ndarray,
+    place: tuple[int, int],
+    sizes: tuple[int, ...],
+    expected: np.ndarray,
+) -> bool:
+    """Return whether a convolution of an image returns some channels at a place.
+
+    Args:
+      x: [in, height, width].
+      weight: [out, in, height, width].
+      sizes: the height and width of what it returns.
+      expected: [out].
+    """
+    kernel = weight.shape[2:]
+    starts = [at * max(1, round(x.shape[i + 1] / sizes[i])) for i, at in enumerate(place)]
+    for pads in np.ndindex(*kernel):  # whatever the padding is
+        top, left = (start - pad for start, pad in zip(starts, pads, strict=True))
+        part = x[:, max(top, 0) : top + kernel[0], max(left, 0) : left + kernel[1]]
+        if min(top, left) < 0 or part.shape[1:] != kernel:
+            continue
+        found = weight.reshape(len(weight), -1) @ part.ravel()
+        if np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max():
+            return True
+    return False
 
 
 def _agreement(distance: float) -> str:

@@ -741,6 +741,43 @@ def test_doctor_finds_what_two_trainings_differ_in(carried, capsys, tmp_path, ca
     assert len(lines) == 1 + 4 * len(expected)
 
 
+PAIR = """
+import sys
+import numpy as np
+framework, folder = sys.argv[1:]
+if framework == "torch":
+    import torch
+    import parity.torch
+    from torch import nn
+    torch.set_default_dtype(torch.float64)
+    layers = nn.Conv2d(1, 2, 1), nn.Hardsigmoid(), nn.AdaptiveAvgPool2d(1)
+    model, watch, x = nn.Sequential(*layers), parity.torch.watch, torch.ones(2, 1, 3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+else:
+    import parity.paddle
+    import paddle
+    from paddle import nn
+    paddle.set_default_dtype("float64")
+    layers = nn.Conv2D(1, 2, 1), nn.Hardsigmoid(), nn.AdaptiveAvgPool2D(1)
+    model, watch, x = nn.Sequential(*layers), parity.paddle.watch, paddle.ones([2, 1, 3, 3])
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+with watch(folder, model, optimizer):
+    model(x).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_doctor_names_the_constants_that_paddle_holds_in_float32(tmp_path):
+    folders = [tmp_path / each for each in ("torch", "paddle")]
+    for each in folders:
+        subprocess.run([sys.executable, "-c", PAIR, each.name, each], check=True, cwd=ROOT)
+    _, slope, average = traps(list(map(Trace, folders)))
+    assert slope.values == ("0.16666666666666666", "0.16666670143604279")
+    assert average.values == ("0.1111111111111111", "0.1111111119389534")  # as measured
+    own, other = (Trace(each).read(0)["activation_gradient/1"][0, 0, 0, 0] for each in folders)
+    assert (repr(float(own)), repr(float(other))) == average.values
+
+
 def test_doctor_says_what_kept_two_trainings_from_starting_alike(carried, capsys):
     pair = carried / "torch" / "gru", carried / "paddle" / "gru"
     assert run(capsys, "doctor", *pair, status=1) == [

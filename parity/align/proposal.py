@@ -223,7 +223,9 @@ class _Side:
             weights.append(weight)
         if outputs[0].shape != outputs[1].shape:
             return False
-        both, returned = (np.concatenate(each).astype(np.float32) for each in (weights, outputs))
+        both, returned = (
+            np.concatenate(each).astype(np.float32) for each in (weights, outputs)
+        )
         # least squares by normal equations: 4096 x 4096 in a second or two, not in a minute
         square = both.T @ both
         square.flat[:: len(square) + 1] += 1e-6 * np.trace(square) / len(square) + 1e-30

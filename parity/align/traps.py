@@ -104,6 +104,7 @@ class _Doctor:
                 yield from self._setting(row.units[1], row.kind, what, own, settings)
             yield from self._conventions(row, settings)
         yield from self._held_by_keras()
+        yield from self._held_by_paddle()
         yield from self._attention_of_flax()
         yield from self._dropout()
         yield from self._optimizers()
@@ -195,6 +196,30 @@ class _Doctor:
             values = [repr(held if side == "keras" else exact) for side in self._sides]
             if held != exact:
                 yield each["name"], Trap(f"{what}, held in float32", _texts(values), fix)
+
+    def _held_by_paddle(self) -> Iterator[tuple[str, Trap]]:
+        """Yield the constants inside its layers that Paddle holds in float32."""
+        if not self._double or self._sides.count("paddle") != 1:
+            return
+        place = self._sides.index("paddle")
+        forward = {
+            n: x.shape for n, x in self._first[place].items() if n.startswith("forward/")
+        }
+        for each in self._facts[place]["modules"]:
+            kind, name = kind_of(each["kind"]), f"forward/{each['name']}"
+            what, exact, fix = "slope of the hard sigmoid", 1 / 6, "a function of your own"
+            held = float(np.float32(0.1666667))
+            if kind == "adaptiveavgpool" and name in forward:
+                what = "1 / the numbers of an average, in its gradient"
+                exact = _share(forward[name], list(forward.values())[: [*forward].index(name)])
+                held = float(np.float32(exact))
+                fix = "images of 2, 4 or 8 pixels a side there"
+            elif kind != "hardsigmoid":
+                continue
+            values = [repr(held if side == "paddle" else exact) for side in self._sides]
+            if held != exact:
+                told = f"{what}, held in float32"
+                yield each["name"], Trap(told, _texts(values), f"{fix}, or a tolerance")
 
     def _attention_of_flax(self) -> Iterator[tuple[str, Trap]]:
         """Yield flax's attention, which is computed in float32 by default."""
@@ -367,6 +392,17 @@ def _dropped(module: Mapping[str, Any]) -> float:
 def _padded(settings: Settings) -> bool:
     padding = settings.get("padding", 0)
     return padding not in (0, "valid") and padding != [0] * len(np.atleast_1d(padding))
+
+
+def _share(shape: Sequence[int], before: Sequence[Sequence[int]]) -> float:
+    """Return 1 / the numbers that a pooling averages; 1 if what it reads is not among these.
+
+    Args:
+      shape: of what it returns, [batch, channels, ...].
+      before: of what was returned before it.
+    """
+    read = [each for each in before if len(each) == len(shape) and each[:2] == shape[:2]]
+    return float(np.prod(shape[2:]) / np.prod(read[-1][2:])) if read else 1.0
 
 
 def _counts_padding(side: str, settings: Settings) -> bool:

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -278,12 +279,13 @@ def convolved(folder, order, chained):
             super().__init__()
             self.first = nn.Conv2d(2, 3, 3)
             self.act = nn.ReLU()
-            convs = {name: nn.Conv2d(3, 3, 3, padding=1) for name in order}
-            self.convs = nn.ModuleDict(dict(sorted(convs.items())))
+            conv, norm = (lambda: nn.Conv2d(3, 3, 3, padding=1)), (lambda: nn.BatchNorm2d(3))
+            for name in sorted(order):
+                setattr(self, name, nn.Sequential(OrderedDict({name: conv(), "norm": norm()})))
 
         def forward(self, x):
             x = self.act(self.first(x))
-            a, b = (self.convs[each] for each in order)
+            a, b = (getattr(self, each) for each in order)
             return b(self.act(a(x))) if chained else a(x) * b(x)
 
     torch.manual_seed(len(folder.name))
@@ -299,8 +301,10 @@ def test_convolutions_that_may_run_in_any_order_are_not_sure(tmp_path, capsys, c
     a = convolved(tmp_path / "a", "ab", chained)
     b = convolved(tmp_path / "other", "xy", chained)
     run(capsys, "align", a, b, "-o", tmp_path / "map.yaml")
-    rows = [row for row in read(tmp_path / "map.yaml").rows if row.kind == "conv"]
-    assert [row.use for row in rows] == [True, chained, chained]
+    rows = [
+        row for row in read(tmp_path / "map.yaml").rows if row.kind in ("conv", "batchnorm")
+    ]
+    assert [row.use for row in rows] == [True, *[chained] * 4]
 
 
 def attention(nn, name):

@@ -155,7 +155,9 @@ class _Side:
             branch: list[int] = []
             for j in places[1:]:
                 earlier, read = [i for i in places if i < j], self._read_at(j)
-                beside = [i for i in earlier if read is not None and self._at(i) > read]
+                if read is None:
+                    continue
+                beside = [i for i in earlier if self._at(i) > read]
                 if beside or earlier[-1] in branch:
                     branch = sorted({*branch, *beside, j})
             yield branch
@@ -401,6 +403,8 @@ class _Proposal:
         units = self._a.units, self._b.units
         pairs = {i: (j, only) for i, j, only in _aligned(*units, self._score)}
         pairs |= self._alike(*units)
+        for branch in self._a.branches():
+            pairs |= self._in_any_order({i: pairs[i][0] for i in branch if i in pairs})
         # branches may run in another order, and their normalisations are often alike
         read, normed = self._a.read, {j: i for i, j in self._b.read.items()}
         followed = {
@@ -410,8 +414,6 @@ class _Proposal:
         }
         taken = {j for j, _ in followed.values()}
         pairs = {i: each for i, each in pairs.items() if each[0] not in taken} | followed
-        for branch in self._a.branches():
-            pairs |= self._in_any_order({i: pairs[i][0] for i in branch if i in pairs})
         rows = [
             self._row(units[0][i], units[1][j], i, j, only)
             for i, (j, only) in sorted(pairs.items())

@@ -433,3 +433,9 @@ def test_an_answer_that_is_longer_than_allowed_is_found():
     other = replaced(answered(probe.snapshot, probe.search), 0, tokens=[4] * 7)
     _, found = judged(probe, other)
     assert "an answer of 7 tokens; allowed: 6" in found.problem
+
+
+def test_what_is_resumed_in_single_precision_is_not_moved():
+    for dtype, moved in (("float32", 0.0), ("float64", 2.0)):
+        table = np.zeros((3, 4), dtype)
+        assert beyond_limits({"weight/embed/table": table})["weight/embed/table"].max() == moved

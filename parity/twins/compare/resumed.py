@@ -6,9 +6,10 @@ takes each step from what the saving side itself had recorded before the checkpo
 optimizer state, recurrent state), and later from what the resuming side recorded, and the
 resuming side must be within rounding of it, as in any single step.
 
-What the other framework resumes is moved before: training in a few steps reaches no cell state
-beyond 3, no token that is next to impossible and no long embedding, so that a side which cuts
-them would match.
+In float64, what the other framework resumes is moved before: training in a few steps reaches
+no cell state beyond 3, no token that is next to impossible and no long embedding, so that a
+side which cuts them would match. In float32 the measured bound does not hold there: of two
+right sides a gradient of the projection used 1.18 of it.
 """
 
 from collections.abc import Mapping
@@ -63,6 +64,8 @@ class Resumed:
 def beyond_limits(snapshot: Tensors) -> dict[str, np.ndarray]:
     """Return weights and state with which a step reaches values that a mistake may cut.
 
+    Those of single precision are returned as they are.
+
     Every embedding is longer than 1, the first unit of each LSTM adds about 1 to its cell state
     at every token, and all targets but the first id have a loss of about 100 nats.
 
@@ -71,6 +74,8 @@ def beyond_limits(snapshot: Tensors) -> dict[str, np.ndarray]:
     """
     moved = dict(snapshot)
     for name in matching(snapshot, "weight/*"):
+        if snapshot[name].dtype != np.float64:
+            continue
         array = snapshot[name].copy()
         if name.endswith("/table"):
             array[:, 0] += 2
@@ -197,8 +202,10 @@ class ResumeRung:
         if run.saver == run.loader:
             note = f"{run.saver} resumed from {saved} does not go on as it did without stopping"
             return replace(found, check="resume", within=run.saver, note=note)
-        note = (
-            f"{run.loader} resumed from {saved}, with weights moved until cells, losses and "
-            "embeddings are large: it reads the checkpoint, or computes there, otherwise"
-        )
+        moved, there = "", ""
+        if self._spec.training.dtype == "float64":
+            moved = ", with weights moved until cells, losses and embeddings are large"
+            there = ", or computes there,"
+        how = f"it reads the checkpoint{there} otherwise"
+        note = f"{run.loader} resumed from {saved}{moved}: {how}"
         return replace(found, check="resume", note=note)

@@ -335,7 +335,12 @@ def limit_facts(step: Tensors | None = None) -> tuple[Fact, ...]:
         ),
     }
     return tuple(
-        Fact(name, meaning, int(is_reached), steps)
+        Fact(
+            name,
+            f"{meaning} Resumed steps are made to reach it, in float64.",
+            int(is_reached),
+            steps,
+        )
         for name, (is_reached, meaning) in reached.items()
     )
 

@@ -131,13 +131,14 @@ def reduce(array: np.ndarray, detail: str = STATISTICS, digest: str = "") -> Red
         block = flat[start : start + length]
         if block.dtype.kind != "f" or block.itemsize < 4:
             block = block.astype(np.float64)
-        largest = float(np.maximum(-block.min(), block.max()))
-        if not math.isfinite(largest):
+        least, most = float(block.min()), float(block.max())
+        if not (math.isfinite(least) and math.isfinite(most)):
             nan += int(np.isnan(block).sum())
             infinite += int(np.isinf(block).sum())
             block = block[np.isfinite(block)]
-        low = min(low, float(block.min(initial=math.inf)))
-        high = max(high, float(block.max(initial=-math.inf)))
+            least = float(block.min(initial=math.inf))
+            most = float(block.max(initial=-math.inf))
+        low, high, largest = min(low, least), max(high, most), max(-least, most)
         total += float(block.sum())
         if _SQUARES[0] < largest < _SQUARES[1] or block.dtype == np.float64:
             squares += float(np.dot(block, block))

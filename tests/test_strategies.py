@@ -6,6 +6,7 @@ stands in tests/test_strategies_special.py and tests/test_strategies_engines.py.
 """
 
 import json
+import re
 from collections import Counter
 from itertools import pairwise
 
@@ -179,6 +180,9 @@ def test_it_computes_what_one_replica_and_the_oracle_compute(
     package = {"paddle": "paddle_impl/", "tensorflow": "tf_impl/"}[framework]
     assert all(found_for(name, trace.sources).startswith(package) for name in of_code)
     assert "/layers.py:" in trace.sources["forward/logits"]
+    # servers apply updates themselves
+    update = r"/strategies/\w+_server\w*\.py:|/optimizers\.py:\d+ \((apply_)?update\)"
+    assert re.search(update, found_for("weight/softmax/bias", trace.sources))
     side = trace.side
     assert (side.strategy, side.replicas) == (entry.name, replicas)
     expected = how.get("processes", replicas) if entry.traits.processes else 1

@@ -228,7 +228,7 @@ class _Side:
         both, returned = (
             np.concatenate(each).astype(np.float32) for each in (weights, outputs)
         )
-        # least squares by normal equations: 4096 x 4096 in a second or two, not in a minute
+        # least squares by normal equations: 4096 x 4096 in seconds, not in a minute
         square = both.T @ both
         square.flat[:: len(square) + 1] += 1e-6 * np.trace(square) / len(square) + 1e-30
         left = returned - both @ np.linalg.solve(square, both.T @ returned)

@@ -78,7 +78,7 @@ class Synchronous:
             log_device_placement=build.log_device_placement,
         )
         if build.device == "cpu":
-            # They change nothing without a convolution or a GPU, and took a quarter of the
+            # They change nothing without a convolution or a GPU, and took a fifth of the
             # first step. A single round of the others would take other bits.
             rewrites = config.graph_options.rewrite_options
             rewrites.memory_optimization = rewrites.NO_MEM_OPT
@@ -274,7 +274,7 @@ class Synchronous:
         made = {f"forward/{name}": each for name, each in activations.items()}
         made |= {"loss": outputs.loss, "gradient_norm": self._norm}
         made |= {"clipped_gradient": self._clipped[0]}
-        made |= dict.fromkeys(("optimizer", "weight"), _first_member(self._update))
+        made |= dict.fromkeys(("optimizer", "weight"), self._update)
         calls = {name: getattr(each, "op", each).traceback for name, each in made.items()}
         calls |= {f"gradient/{name}": each for name, each in self._parameter_calls().items()}
         return {
@@ -336,14 +336,6 @@ class Synchronous:
         losses = np.concatenate(values["losses"]).reshape(-1, self.micro_batches).sum(axis=1)
         norm = float(values.get("norm", 0.0))
         return StepResult(losses, state, norm, tensors)
-
-
-def _first_member(operation):
-    """Return an operation, or the first of a group of them, which computes nothing itself."""
-    operation = getattr(operation, "op", operation)
-    while operation.type == "NoOp" and operation.control_inputs:
-        operation = operation.control_inputs[0]
-    return operation
 
 
 def _frame(call):

@@ -261,7 +261,9 @@ def test_what_is_not_confirmed_is_described(planted):
     assert verdict.confirmed == []
     values = values_of(verdict, planted.spec)
     told = "why: paddle-2 is oracle with rows 0 and 1 exchanged"
-    assert told in first_lines(values["first_mismatch"])[-1]
+    *_, after, why = first_lines(values["first_mismatch"])
+    assert after == "  where: after forward/embedded, which agrees"
+    assert told in why
     assert "confirmed" not in mismatch_text(values["first_mismatch"])
     assert 'id="confirmed"' not in report_html(values)
 
@@ -269,7 +271,7 @@ def test_what_is_not_confirmed_is_described(planted):
 def test_a_wrong_gradient_without_a_known_cause(planted):
     """Its place is that of the wrong gradient nearest to the loss, which is computed first."""
     right = recorded_steps(planted.spec, 1)
-    lowest, nearest = "gradient/embed/table", "gradient/softmax/bias"
+    lowest, nearest = "gradient/embed/table", "gradient/softmax/kernel"
     noise = np.random.default_rng(0)
     wrong = [
         right[0]
@@ -284,7 +286,8 @@ def test_a_wrong_gradient_without_a_known_cause(planted):
             verdict = compared(planted.spec, sides, seconds, sources=sources)
             lines = first_lines(values_of(verdict, planted.spec)["first_mismatch"])
             assert lines[2] == f"  where: {place} layers.py:9 (linear), in paddle-2"
-            assert [line[:16] for line in lines[3:]] == ["  why: not found"] * (seconds > 0)
+            assert lines[3] == "  where: after gradient/softmax/bias, which agrees"
+            assert [line[:16] for line in lines[4:]] == ["  why: not found"] * (seconds > 0)
     # nothing was sought for what a check of whole runs may find later
     assert not compared(planted.spec, dict.fromkeys(SIDES, right)).cause_sought
 

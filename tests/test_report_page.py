@@ -348,12 +348,13 @@ def test_a_mismatch_names_its_tensor_first(reports, window):
         assert window.evaluate(f"{named}.getBoundingClientRect().bottom") < 400
         assert window.evaluate("document.getElementById('step').textContent") == "3"
         head = window.evaluate("document.querySelector('header').textContent")
-        who, where, why = (line.strip() for line in first_lines(first)[1:])
+        who, where, after, why = (line.strip() for line in first_lines(first)[1:])
         assert who == f"who: {first['blame']}"
         place = "tf_impl/layers.py:9 (lstm)"
         assert where == f"where: in the backward pass of {place}, in tensorflow-1"
+        assert after == "where: after gradient/lstm_1/input_kernel, which agrees"
         assert why == "why: the two differ in element 2 alone"
-        assert all(line in head for line in (who, where, why))
+        assert all(line in head for line in (who, where, after, why))
         story = window.evaluate("document.querySelector('#mismatch pre').textContent")
         assert story == mismatch_story(first)
     # of the map, which comes before the other figures, the tensor alone is red

@@ -115,6 +115,11 @@ class History:
             return self._after[-1][0]
         return self._points[-1].step if self._points else None
 
+    @property
+    def tensors(self) -> list[str]:
+        """Return the names of the tensors that both sides have, in the order of computation."""
+        return list(dict.fromkeys(name for each in self._points for name in each.relative))
+
     def _append(self, point: _Point) -> None:
         if self._points and self._in_last < self._span:
             self._points[-1].merge(point)
@@ -130,8 +135,7 @@ class History:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values: series with one entry for each point, None for no number."""
-        points = self._points
-        tensors = list(dict.fromkeys(name for point in points for name in point.relative))
+        points, tensors = self._points, self.tensors
         found: dict[str, Any] = {
             "span": self._span,
             "steps": [point.step for point in points],

@@ -87,6 +87,23 @@ def is_every_gradient(verdict: Verdict) -> bool:
     return bool(every) and all(every <= {*each.wrong} for each in verdict.evidence.values())
 
 
+def last_agreeing(verdict: Verdict) -> str:
+    """Return which tensor agrees that was computed next before the first that does not.
+
+    Of activations, and of parameters' gradients, which are computed from the loss down, where
+    an oracle tells which are wrong; empty for any other, and where there is none.
+    """
+    first, nearest = verdict.mismatches[0], nearest_to_loss(verdict)
+    tensor = nearest or first.place.tensor
+    kind = "gradient/" if nearest else "forward/"
+    names = [name for name in verdict.history.tensors if name.startswith(kind)]
+    if first.check or tensor not in names:
+        return ""
+    before = names[names.index(tensor) + 1 :][::-1] if nearest else names[: names.index(tensor)]
+    wrong = {name for each in verdict.evidence.values() for name in each.wrong}
+    return next((name for name in reversed(before) if name not in wrong), "")
+
+
 def rounded_to(verdict: Verdict) -> str:
     """Return the narrower precision that the first wrong tensor was rounded to, or ""."""
     dtypes = (
@@ -174,7 +191,9 @@ def _where_lines(first: dict[str, Any]) -> list[str]:
     for label, source in first.get("sources", {}).items():
         sides.setdefault(source, []).append(label)
     of = _backward(first)
-    return [f"{of}{source}, in {' and '.join(labels)}" for source, labels in sides.items()]
+    lines = [f"{of}{source}, in {' and '.join(labels)}" for source, labels in sides.items()]
+    right = first.get("last_agreeing")
+    return [*lines, f"after {right}, which agrees"] if right else lines
 
 
 def growth_sentence(growth: dict[str, Any] | None) -> str:

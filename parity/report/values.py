@@ -11,6 +11,7 @@ from parity.report.disagreement import blame, disagreement_of
 from parity.report.mismatch import (
     describe_mismatch,
     is_every_gradient,
+    last_agreeing,
     nearest_to_loss,
     rounded_to,
 )
@@ -83,6 +84,7 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "growth": verdict.growth.to_json() if verdict.growth is not None else None,
             "nearest_to_loss": nearest_to_loss(verdict) or None,
             "is_every_gradient": is_every_gradient(verdict),
+            "last_agreeing": last_agreeing(verdict) or None,
             "confirmed": [],
             "explained": [each.to_json() for each in verdict.explanations],
             "rounded_to": rounded_to(verdict) or None,

@@ -192,8 +192,8 @@ def _where_lines(first: dict[str, Any]) -> list[str]:
         sides.setdefault(source, []).append(label)
     of = _backward(first)
     lines = [f"{of}{source}, in {' and '.join(labels)}" for source, labels in sides.items()]
-    right = first.get("last_agreeing")
-    return [*lines, f"after {right}, which agrees"] if right else lines
+    agrees = first.get("last_agreeing")
+    return [*lines, f"after {agrees}, which agrees"] if agrees else lines
 
 
 def growth_sentence(growth: dict[str, Any] | None) -> str:

@@ -156,8 +156,8 @@ UNRECORDED = {
     "the test text's perplexity is of the validation text": (
         Edit(
             "parity/twins/training/evaluate.py",
-            'value, least = self._perplexity("test", step, events)',
-            'value, least = self._perplexity("valid", step, events)',
+            'value, least = self._perplexity("test", step)',
+            'value, least = self._perplexity("valid", step)',
         ),
         ("untraced", "perplexity/test"),
     ),

@@ -269,9 +269,10 @@ def test_a_strategy_that_is_named_twice_is_one_choice():
 def test_a_sweep_of_an_earlier_version_is_not_continued(tmp_path):
     of_before = result(0)
     del of_before["strategy"]
-    (tmp_path / "runs.jsonl").write_text(with_checksum(of_before) + "\n")
-    with pytest.raises(UsageError, match=r"of an earlier version, or is damaged; allowed"):
-        sweep(SweepOptions(out=tmp_path, start=1, count=2))
+    for each in (of_before, result(0) | {"number": float("inf")}):
+        (tmp_path / "runs.jsonl").write_text(with_checksum(each) + "\n")
+        with pytest.raises(UsageError, match=r"of an earlier version, or is damaged; allowed"):
+            sweep(SweepOptions(out=tmp_path, start=1, count=2))
 
 
 def test_a_sweep_of_other_strategies_is_not_continued(tmp_path):

@@ -128,7 +128,7 @@ def _earlier_results(log: Path, options: SweepOptions) -> dict[int, dict[str, An
         try:
             result = verified(line)
             number, before = int(result["number"]), [result[name] for name in drawn_from]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):
             raise UsageError(
                 f"{log}: has runs of an earlier version, or is damaged; allowed: another --out"
             ) from None

@@ -278,7 +278,7 @@ def test_a_wrong_gradient_without_a_known_cause(planted):
         | {name: right[0][name] + noise.normal(size=right[0][name].shape) for name in names}
         for names in ([nearest], [lowest, nearest])
     ]
-    places = ["in the backward pass of", f"from the loss down, wrong first in {nearest}, of"]
+    places = ["in the backward pass of", f"{nearest}, wrong first from the loss down, of"]
     sources = {nearest: "layers.py:9 (linear)"}
     for step, place in zip(wrong, places, strict=True):
         sides = {"paddle-2": [step], "tensorflow-2": right}

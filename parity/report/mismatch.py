@@ -165,7 +165,7 @@ def first_lines(first: dict[str, Any]) -> list[str]:
         lines.append(f"  why: the difference is that of a rounding to {first['rounded_to']}")
     elif first.get("cause_sought"):
         lines.append(
-            "  why: not found: with no mistake that was tried does the oracle reproduce it"
+            "  why: not found: none of the mistakes that the oracle tried reproduces it"
         )
     return lines
 
@@ -177,7 +177,7 @@ def _backward(first: dict[str, Any]) -> str:
         return ""
     if nearest == first["tensor"]:
         return "in the backward pass of "
-    return f"from the loss down, wrong first in {nearest}, of "
+    return f"{nearest}, wrong first from the loss down, of "
 
 
 def _where_lines(first: dict[str, Any]) -> list[str]:

@@ -7,9 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
 from parity.compare.verdict import Evidence
-from parity.report.mismatch import describe_mismatch, is_every_gradient, nearest_to_loss
+from parity.report.mismatch import (
+    describe_mismatch,
+    is_every_gradient,
+    last_agreeing,
+    nearest_to_loss,
+)
 from parity.report.table import WIDTH, wrapped
 from parity.report.terminal import UNSEEN, WITNESSES, coloured, not_covered_line, report_text
 from parity.report.values import rung_values
@@ -148,6 +154,15 @@ def test_of_gradients_the_first_on_the_way_down_is_named(verdict):
         report_text(values).split()
     )
     assert not values["first_mismatch"]["is_every_gradient"]
+    # another side is wrong from further up on
+    other, above, right = wrong[:2], "gradient/softmax/kernel", "gradient/softmax/bias"
+    history = History(pair=("paddle-2", "tensorflow-2"))
+    names = [*other, above, right]
+    distance = Distance(1.0, 1.0, Place(4, TENSOR, (1,)), 1.0)
+    history.add(4, {}, dict.fromkeys(names, distance))
+    both = {"paddle-2": Evidence(wrong=(*other, above)), "tensorflow-2": Evidence(wrong=other)}
+    of_both = replace(verdict, evidence=both, history=history)
+    assert (nearest_to_loss(of_both), last_agreeing(of_both)) == (above, right)
     oracle = {"paddle-2": dict.fromkeys(wrong, np.zeros(2)), "tensorflow-2": {}}
     assert is_every_gradient(replace(verdict, oracle=oracle))
     right = {"paddle-2": {"gradient/softmax/bias": np.zeros(2)}}

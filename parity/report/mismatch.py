@@ -61,7 +61,7 @@ def nearest_to_loss(verdict: Verdict) -> str:
     """Return which wrong gradient the backward pass computes first; empty without any.
 
     Gradients are computed from the loss down, so the first mismatch, in the lowest layer, may
-    be the result of any wrong gradient above it.
+    be the result of any wrong gradient above it, of whichever side.
     """
     if verdict.matches or not verdict.mismatches[0].place.tensor.startswith("gradient/"):
         return ""
@@ -71,7 +71,8 @@ def nearest_to_loss(verdict: Verdict) -> str:
         for name in evidence.wrong
         if name.startswith("gradient/")
     ]
-    return wrong[-1] if wrong else ""
+    place = {name: number for number, name in enumerate(verdict.history.tensors)}
+    return max(wrong[::-1], key=lambda name: place.get(name, -1), default="")
 
 
 def is_every_gradient(verdict: Verdict) -> bool:
@@ -99,9 +100,9 @@ def last_agreeing(verdict: Verdict) -> str:
     names = [name for name in verdict.history.tensors if name.startswith(kind)]
     if first.check or tensor not in names:
         return ""
-    before = names[names.index(tensor) + 1 :][::-1] if nearest else names[: names.index(tensor)]
-    wrong = {name for each in verdict.evidence.values() for name in each.wrong}
-    return next((name for name in reversed(before) if name not in wrong), "")
+    if nearest:
+        names.reverse()
+    return ["", *names][names.index(tensor)]
 
 
 def rounded_to(verdict: Verdict) -> str:

@@ -623,7 +623,7 @@ class Hooks:
                 differentiable = "float" in str(tensor.dtype)
                 seen = partial(self._gradient, label, path) if differentiable else None
                 move = self._moved
-                if self._to.is_given and hasattr(self._engine, "given"):
+                if self._to.is_given:
                     find = [partial(self._given, rung, label, path) for rung in _REPLACED]
                     each = self._engine.given(each, number, find[0])
                     move = partial(self._engine.given, number=number, find=find[1])

@@ -13,10 +13,12 @@ from aligned_networks import NETWORKS
 from safetensors.numpy import load_file, save_file
 
 from parity import Rename, Tolerance, Trace, assert_match
+from parity.align import proposal
 from parity.align.kinds import Module, units_of
 from parity.align.layout import Layout
 from parity.align.mapping import read
 from parity.align.names import NameMap
+from parity.align.proposal import propose
 from parity.align.traps import traps
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
@@ -228,9 +230,18 @@ def test_no_command_replaces_a_part_of_a_trace(tmp_path, capsys):
     run(capsys, "align", a, a, "-o", tmp_path / "map.yaml")
     part = a / "step-000000.safetensors"
     of_weights = ["weights", a, "--map", tmp_path / "map.yaml"]
-    for words in (["align", a, a], of_weights, ["bounds", a, "true"]):
-        assert main(parity, list(map(str, [*words, "-o", part]))) == 2
+    written = [[*words, "-o"] for words in (["align", a, a], of_weights, ["bounds", a, "true"])]
+    reports = ("compare", "--json"), ("compare", "--html"), ("report", "--html")
+    for words in (*written, *([command, a, a, option] for command, option in reports)):
+        assert main(parity, list(map(str, [*words, part]))) == 2
         assert capsys.readouterr().err.endswith("is part of a trace; allowed: another name\n")
+
+
+def test_a_defect_of_the_pairing_is_not_called_bad_input(tmp_path, monkeypatch):
+    a = Trace(watched(tmp_path / "a", square))
+    monkeypatch.setattr(proposal, "joined", None)  # fails with a TypeError where it is called
+    with pytest.raises(TypeError):
+        propose([a, a])
 
 
 def branched(folder, *order):
@@ -754,7 +765,8 @@ if framework == "torch":
     import parity.torch
     from torch import nn
     torch.set_default_dtype(torch.float64)
-    layers = nn.Conv2d(1, 2, 1), nn.Hardsigmoid(), nn.AdaptiveAvgPool2d(1)
+    pools = nn.AvgPool2d(3, 1, 1), nn.AdaptiveAvgPool2d(1)
+    layers = nn.Conv2d(1, 2, 1), nn.Hardsigmoid(), *pools
     model, watch, x = nn.Sequential(*layers), parity.torch.watch, torch.ones(2, 1, 3, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 else:
@@ -762,7 +774,8 @@ else:
     import paddle
     from paddle import nn
     paddle.set_default_dtype("float64")
-    layers = nn.Conv2D(1, 2, 1), nn.Hardsigmoid(), nn.AdaptiveAvgPool2D(1)
+    pools = nn.AvgPool2D(3, 1, 1), nn.AdaptiveAvgPool2D(1)
+    layers = nn.Conv2D(1, 2, 1), nn.Hardsigmoid(), *pools
     model, watch, x = nn.Sequential(*layers), parity.paddle.watch, paddle.ones([2, 1, 3, 3])
     optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
 with watch(folder, model, optimizer):
@@ -775,10 +788,15 @@ def test_doctor_names_the_constants_that_paddle_holds_in_float32(tmp_path):
     folders = [tmp_path / each for each in ("torch", "paddle")]
     for each in folders:
         subprocess.run([sys.executable, "-c", PAIR, each.name, each], check=True, cwd=ROOT)
-    _, slope, average = traps(list(map(Trace, folders)))
+    _, padding, slope, average = traps(list(map(Trace, folders)))
+    assert (padding.what, padding.values) == (
+        "padding counts in the average",
+        ("True", "False"),
+    )
     assert slope.values == ("0.16666666666666666", "0.16666670143604279")
     assert average.values == ("0.1111111111111111", "0.1111111119389534")  # as measured
-    own, other = (Trace(each).read(0)["activation_gradient/1"][0, 0, 0, 0] for each in folders)
+    assert average.where == ("2", "3")
+    own, other = (Trace(each).read(0)["activation_gradient/2"][0, 0, 0, 0] for each in folders)
     assert (repr(float(own)), repr(float(other))) == average.values
 
 

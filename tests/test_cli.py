@@ -15,14 +15,14 @@ from conftest import run_python as run
 from oracle_side import header, recorded_steps, small_spec, write_trace
 
 from parity import Recorder
-from parity.base.errors import DEFECT_STATUS, NumericFailure, UsageError
+from parity.base.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
 from parity.base.fields import flag
 from parity.cli.command_line import main, take_options
 from parity.cli.commands import parity
 from parity.twins.cli.command_line import command_options, spec_from, spec_options
 from parity.twins.cli.options import RunOptions, TrainOptions
 from parity.twins.commands import COMMANDS
-from parity.twins.launch.processes import ROOT, spec_flags
+from parity.twins.launch.processes import ROOT, raise_for_status, spec_flags
 from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import TrainSpec, preset
@@ -495,6 +495,14 @@ def test_what_a_command_leaves_behind_is_not_waited_for(recorded, capsys):
     assert re.search(
         "ended with status 3: [0-9]+$", assert_one_line(2, capsys.readouterr().err)
     )
+
+
+@pytest.mark.parametrize("status", [1, 2, 3])
+def test_an_interpreter_that_ends_by_itself_gives_no_verdict(tmp_path, status):
+    (tmp_path / "log").write_text("cannot start\n")
+    with pytest.raises(SideFailed, match=f"ended with status {status}: cannot start") as failed:
+        raise_for_status("paddle", status, tmp_path / "log")
+    assert failed.value.exit_status == DEFECT_STATUS
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)

@@ -65,6 +65,7 @@ MADE = {
     "{b} is 65536 times {a}": A * 65536,
     "{b} is 1000 times {a}": A * 1000,
     "{b} is 1.2346 times {a}": A * 1.23456,
+    "{b} is 1.0000034 times {a}": A * 1.0000034,
     "{b} is {a} transposed": A.T,
     "{b} is {a} in another shape, in the same order": A.reshape(3, 16),
     "{b} is {a} plus 0.5": A + 0.5,

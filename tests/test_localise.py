@@ -2,10 +2,12 @@
 
 import sys
 
+import numpy as np
 import pytest
 from conftest import assert_one_line
 from test_align import ROOT, end, run, start
 
+from parity import Recorder
 from parity.cli.command_line import main
 from parity.cli.commands import parity
 
@@ -56,3 +58,17 @@ def test_both_of_two_mistakes_are_found_at_once(original, tmp_path, port, capsys
     )
     assert sorted(each.split(": ")[1] for each in shown[:-1]) == sorted(WRONG)
     assert shown[-1].startswith("step 0, each module on its own: 5 wrong; ")
+
+
+@pytest.mark.parametrize("packages", [("jax", "flax"), ("keras", "jax"), ("keras", "torch")])
+def test_what_takes_over_nothing_is_refused_before_it_trains(packages, tmp_path, capsys):
+    for side, value in (("original", 1), ("port", 2)):
+        versions = dict.fromkeys(packages, "1")
+        given = {"framework": side, "dtype": "float64", "versions": versions}
+        with Recorder(tmp_path / side, **given) as recorder:
+            recorder.step(0, {"forward/fc": np.full(3, value)})
+    trains = ["touch", tmp_path / "trained"]
+    words = ["localise", tmp_path / "original", tmp_path / "port", "--", *trains]
+    said = assert_one_line(main(parity, list(map(str, words))), capsys.readouterr().err)
+    assert "its modules take over nothing from the other side; allowed: PyTorch" in said
+    assert not (tmp_path / "trained").exists()

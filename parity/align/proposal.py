@@ -161,8 +161,10 @@ class _Side:
                 if beside or earlier[-1] in branch:
                     branch = sorted({*branch, *beside, j})
             yield branch
-        for (outputs, inputs), places in self._alike("linear").items():
-            branch = places[:1]
+        for shape, places in self._alike("linear").items():
+            if len(shape) != 2:
+                continue
+            (outputs, inputs), branch = shape, places[:1]
             for i, j in pairwise(places):
                 # more inputs than outputs of both: some input always explains them
                 tells = 2 * outputs > inputs or placed.index(j) == placed.index(i) + 1
@@ -344,7 +346,11 @@ class _Side:
             if not inside:
                 continue
             start = "" if each == name else each.removeprefix(name + mark) + mark
-            found |= {start + role: tensor for role, tensor in module["parameters"].items()}
+            found |= {
+                start + role: tensor
+                for role, tensor in module["parameters"].items()
+                if f"initial/{tensor}" in self.tensors
+            }
         return found
 
 
@@ -356,16 +362,15 @@ def propose(traces: Sequence[Trace]) -> NameMapping:
     """
     with facts_of(traces):
         a, b = (_Side(trace) for trace in traces)
-        kinds = [{unit.kind for unit in side.units} for side in (a, b)]
-        if ("attention" in kinds[0]) != ("attention" in kinds[1]):
-            a.units, b.units = fused(a.units), fused(b.units)
-        proposal = _Proposal(a, b)
-        slots = {
-            a.slots[each]: (a.slots[each], b.slots[each]) for each in a.slots if each in b.slots
-        }
-        rows = [*proposal.batch(), *proposal.rows(), *proposal.model()]
-        labels = traces[0].side.framework, traces[1].side.framework
-        return NameMapping(labels, rows, slots, _left_out(rows, (a, b)))
+        theirs = b.slots
+        slots = {own: (own, theirs[n]) for n, own in a.slots.items() if n in theirs}
+    kinds = [{unit.kind for unit in side.units} for side in (a, b)]
+    if ("attention" in kinds[0]) != ("attention" in kinds[1]):
+        a.units, b.units = fused(a.units), fused(b.units)
+    proposal = _Proposal(a, b)
+    rows = [*proposal.batch(), *proposal.rows(), *proposal.model()]
+    labels = traces[0].side.framework, traces[1].side.framework
+    return NameMapping(labels, rows, slots, _left_out(rows, (a, b)))
 
 
 def _left_out(rows: Sequence[Row], sides: tuple[_Side, _Side]) -> tuple[list[str], list[str]]:

@@ -73,8 +73,9 @@ def traps(traces: Sequence[Trace]) -> list[Trap]:
       UsageError: if a trace does not say what its modules and optimiser are.
     """
     places: dict[Trap, list[str]] = {}
+    doctor = _Doctor(traces)
     with facts_of(traces):
-        for where, trap in _Doctor(traces).found():
+        for where, trap in doctor.found():
             places.setdefault(trap, []).append(where)
     return [replace(trap, where=tuple(where)) for trap, where in places.items()]
 
@@ -89,7 +90,7 @@ class _Doctor:
         self._facts = [each.header["facts"] for each in traces]
         self._first = [each.read(each.numbers()[0]) for each in traces]
         self._modules = [
-            {module["name"]: module["settings"] for module in each["modules"]}
+            {module["name"]: module.get("settings", {}) for module in each["modules"]}
             for each in self._facts
         ]
 
@@ -207,15 +208,17 @@ class _Doctor:
         }
         for each in self._facts[place]["modules"]:
             kind, name = kind_of(each["kind"]), f"forward/{each['name']}"
-            what, exact, fix = "slope of the hard sigmoid", 1 / 6, "a function of your own"
-            held = float(np.float32(0.1666667))
-            if kind == "adaptiveavgpool" and name in forward:
+            if kind == "hardsigmoid":
+                what, exact, held = "slope of the hard sigmoid", 1 / 6, 0.1666667
+                fix = "a function of your own"
+            elif kind in ("avgpool", "adaptiveavgpool") and name in forward:
                 what = "1 / the numbers of an average, in its gradient"
-                exact = _share(forward[name], list(forward.values())[: [*forward].index(name)])
-                held = float(np.float32(exact))
-                fix = "images of 2, 4 or 8 pixels a side there"
-            elif kind != "hardsigmoid":
+                fix = "sizes of 2, 4 or 8"
+                before = list(forward.values())[: [*forward].index(name)]
+                exact = held = _share(each["settings"], forward[name], before)
+            else:
                 continue
+            held = float(np.float32(held))
             values = [repr(held if side == "paddle" else exact) for side in self._sides]
             if held != exact:
                 told = f"{what}, held in float32"
@@ -394,13 +397,15 @@ def _padded(settings: Settings) -> bool:
     return padding not in (0, "valid") and padding != [0] * len(np.atleast_1d(padding))
 
 
-def _share(shape: Sequence[int], before: Sequence[Sequence[int]]) -> float:
+def _share(settings: Settings, shape: Sequence[int], before: Sequence[Sequence[int]]) -> float:
     """Return 1 / the numbers that a pooling averages; 1 if what it reads is not among these.
 
     Args:
       shape: of what it returns, [batch, channels, ...].
       before: of what was returned before it.
     """
+    if size := settings.get("ksize", settings.get("kernel_size")):  # not an adaptive one
+        return 1 / float(np.prod(np.broadcast_to(size, len(shape) - 2)))
     read = [each for each in before if len(each) == len(shape) and each[:2] == shape[:2]]
     return float(np.prod(shape[2:]) / np.prod(read[-1][2:])) if read else 1.0
 

@@ -19,7 +19,7 @@ from parity.align.traps import traps
 from parity.align.weights import carried, write_weights
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
-from parity.base.files import check_output, write_whole
+from parity.base.files import write_whole
 from parity.base.laboratory import of_laboratory
 from parity.base.process import stop_signals_raise
 from parity.base.text import command_text, counted, escaped
@@ -208,8 +208,9 @@ def compare_command(
     TRACE_A and TRACE_B are folders that the Recorder of your own training wrote, or --trace of
     train.py; traces of train.py are compared with the oracle as well, and always whole.
     """
-    if html_file is not None:
-        check_output(html_file)
+    for file in (json_file, html_file):
+        if file is not None and file != Path("-"):
+            check_no_part(file)
     summary = _summary() if github else None
     report = _compared(trace_a, trace_b, **values)
     if html_file is not None:
@@ -299,7 +300,7 @@ def report_command(
 
     TRACE_A and TRACE_B are folders, as for the command `compare`.
     """
-    check_output(html_file)
+    check_no_part(html_file)
     report = _compared(trace_a, trace_b, **values)
     write_whole(html_file, utf_8(report_html(report)))
     print(f"page: {escaped(str(html_file))}\n{escaped(verdict_line(report))}")
@@ -416,7 +417,6 @@ def bounds_command(trace: Path, command: tuple[str, ...], out: Path) -> int:
     as it is, and five times with the weights, inputs, outputs of modules and their gradients
     moved by one unit in the last place at random.
     """
-    check_output(out)
     check_no_part(out)
     measure_bounds.write_bounds(Trace(trace), command, out)
     return 0

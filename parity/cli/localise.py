@@ -33,7 +33,8 @@ def localise(
       Whether the two match.
 
     Raises:
-      UsageError: if the two cannot be compared, do not start alike, or the command fails.
+      UsageError: if the two cannot be compared, do not start alike, the second takes over no
+        values, or the command fails.
     """
     found = _compared(traces, mapping)
     if found.matches:
@@ -45,6 +46,12 @@ def localise(
         raise UsageError(
             f"{first.place.tensor} differs in step {step}, before anything is computed; "
             "allowed: sides that start alike, as parity weights makes them"
+        )
+    packages = traces[1].header["versions"].keys()
+    if "jax" in packages or packages >= {"keras", "torch"}:
+        raise UsageError(
+            f"{traces[1].folder}: its modules take over nothing from the other side; allowed: "
+            "PyTorch, Paddle, TensorFlow, and Keras on TensorFlow"
         )
     shared, own = _views(traces, mapping)[0].read(step), traces[1].read(step)
     with tempfile.TemporaryDirectory(prefix="parity-localise-") as folder:

@@ -73,7 +73,9 @@ def _scaled(b: np.ndarray, a: np.ndarray, slack: float) -> str:
     simple = _simple(factor)
     if a.size < 3 and not simple:  # any two numbers are multiples of each other
         return ""
-    return f"{{b}} is {simple or f'{factor:.5g} times'} {{a}}"
+    # the digits that tell it from 1
+    digits = max(5, 2 - int(np.floor(np.log10(abs(1 - factor) or 1))))
+    return f"{{b}} is {simple or f'{factor:.{digits}g} times'} {{a}}"
 
 
 def _simple(factor: float) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.base.files import CONFIG, UNFINISHED, written_by_run
+from parity.base.files import CONFIG, UNFINISHED, check_output, written_by_run
 from parity.base.locks import LOCK
 
 FORMAT = 7  # 7: CRC-32, four times as fast as the SHA-256 of 6, and enough against accidents
@@ -72,11 +72,12 @@ def trace_files(folder: Path) -> list[Path]:
 
 
 def check_no_part(path: Path) -> None:
-    """Check that a file to be written is no part of a trace.
+    """Check, before minutes of work, that a file can be written and is no part of a trace.
 
     Raises:
-      UsageError: if it is.
+      UsageError: if it cannot, or is.
     """
+    check_output(path)
     if _PART.fullmatch(path.name) and (path.parent / "trace.json").exists():
         raise UsageError(f"{path}: is part of a trace; allowed: another name")
 

@@ -90,7 +90,7 @@ class Recording:
         asked = asked_for(Path(folder))
         folder, self.perturbation = asked.folder, asked.perturbation
         self.is_given = bool(asked.given)
-        self._given, self._given_step, self._taken = asked.given, asked.step, False
+        self._given, self._given_step = asked.given, asked.step
         rank, count = _checked((0, 1) if ranks is None else ranks)
         if count > 1 and detail != FULL:
             raise UsageError(f"detail is {detail!r}; allowed on several ranks: {FULL}")
@@ -156,9 +156,7 @@ class Recording:
 
     def given(self, rung: str, name: str) -> np.ndarray | None:
         """Return what takes the place of a module's output, or its gradient, in this step."""
-        found = self._given.get(f"{rung}/{name}") if self._step == self._given_step else None
-        self._taken = self._taken or found is not None
-        return found
+        return self._given.get(f"{rung}/{name}") if self._step == self._given_step else None
 
     def has(self, rung: str, name: str) -> bool:
         """Return whether the step has such a tensor."""
@@ -188,11 +186,6 @@ class Recording:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._recorder.close(finished=kind is None)
-        if kind is None and self.is_given and not self._taken:
-            raise UsageError(
-                "no module takes over what the other side recorded; allowed: PyTorch, Paddle, "
-                "and Keras on TensorFlow"
-            )
         if kind is None and not self._began:
             why = f"`steps` chooses none of {self._step}" if self._step else _NO_STEP
             raise UsageError(f"no step was recorded: {why}")

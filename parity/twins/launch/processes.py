@@ -188,7 +188,8 @@ def raise_for_status(framework: str, status: int, log: Path) -> None:
     message = f"{framework} ended with {ending}: {last} (the rest is in {log})"
     if status < 0:
         status = 128 - status  # how a shell reports a signal
-    raise SideFailed(message, DEFECT_STATUS if status == 1 else status)
+    # without a message, these are not a verdict, bad use or a numeric failure
+    raise SideFailed(message, DEFECT_STATUS if status <= NumericFailure.exit_status else status)
 
 
 def _prepare_child(parent: int, signals: set) -> None:

@@ -14,7 +14,6 @@ from parity.base.errors import MismatchError, UsageError
 from parity.twins.bench.cases import (
     BenchCase,
     cases_of,
-    peers_left_out,
     strategy_cases,
 )
 from parity.twins.bench.product_rates import noise_line
@@ -114,12 +113,6 @@ def test_the_table_of_strategies_compares_each_with_what_it_should():
     assert layers["best"] == two  # which has as many threads
     ours = rows["pytorch-distributed-data-parallel-2x1"]
     assert (ours["gain"], ours["best"], ours["to"]) == (1.5, None, {})
-
-
-def test_a_peer_that_cannot_train_the_network_is_left_out():
-    assert peers_left_out(BENCH) == {}
-    assert list(peers_left_out(BENCH.replace(keep=0.5))) == ["keras"]
-    assert list(peers_left_out(preset("seq2seq", "chatbot"))) == ["keras"]
 
 
 def test_peers_are_needed_only_if_they_are_asked_for(monkeypatch, tmp_path):

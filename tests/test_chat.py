@@ -200,17 +200,6 @@ def test_the_beams_are_shown_with_their_scores(frameworks, runs, questions, tmp_
             np.testing.assert_allclose([s for s, _ in mine], [s for s, _ in its], atol=6e-5)
 
 
-@ONE_FRAMEWORK
-def test_what_is_piped_is_answered_line_by_line(framework, runs, questions):
-    """Plain lines, no prompt, no greeting."""
-    job = framework.chat(f"--checkpoint={runs['paddle']}", stdin=questions)
-    status, _, errors = job.wait()
-    assert status == 0
-    assert CHOSEN.fullmatch(errors)
-    expected = [answers[0][1] for answers in oracles(runs["paddle"], "beam")]
-    assert job.printed().splitlines() == expected
-
-
 def test_whoever_reads_the_answers_may_stop(runs):
     """As `chat.py | head -1` does, in the middle of a conversation."""
     words = ["paddle_impl/chat.py", f"--checkpoint={runs['paddle']}"]

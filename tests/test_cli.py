@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import json
 import os
 import re
 from pathlib import Path
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from conftest import FOLDERS, SIGNALS, assert_one_line, processes_in, start, wait_for
 from conftest import run_python as run
-from oracle_side import header, recorded_steps, small_spec, write_trace
 
 from parity import Recorder
 from parity.base.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
@@ -344,7 +342,7 @@ def test_bad_use_of_the_harness_is_one_line_and_exit_2(capsys, words, said):
     assert len(errors) < 2000
 
 
-@pytest.mark.parametrize("command", ["bench", "converge", "profile", "faults", "sweep"])
+@pytest.mark.parametrize("command", ["run", "bench", "converge", "profile", "faults", "sweep"])
 def test_a_file_that_cannot_be_written_is_told_before_the_work(command, tmp_path, capsys):
     words = [command, "--out", str(tmp_path / "out"), "--json", str(tmp_path)]
     assert main(parity, words) == 2
@@ -359,86 +357,6 @@ def test_every_field_has_a_flag_in_the_harness(capsys):
     fields = [f for f in SPEC_FIELDS if f.name != "dtype"]  # a run has a list of them
     for field in [*fields, *fields_of(RunOptions)]:
         assert flags_of(field, RunOptions) <= set(words)
-
-
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory):
-    """Return a function that writes two traces, the second changed, and gives their folders."""
-    spec = small_spec()
-    steps = recorded_steps(spec, 3)
-
-    def write(change=None):
-        folder = tmp_path_factory.mktemp("traces")
-        second = [dict(tensors) for tensors in steps]
-        if change:
-            change(second)
-        return [
-            str(write_trace(folder / name, header(spec, name), each))
-            for name, each in (("paddle", steps), ("tensorflow", second))
-        ]
-
-    return write
-
-
-def strict_json(path):
-    def refuse(name):
-        raise AssertionError(f"{name} is no JSON")
-
-    return json.loads(path.read_text(), parse_constant=refuse)
-
-
-def test_equal_traces_match(traces, tmp_path, capsys):
-    report = tmp_path / "deep" / "er" / "report.json"
-    assert main(parity, ["compare", *traces(), "--json", str(report)]) == 0
-    assert "verdict: match" in capsys.readouterr().out
-    values = strict_json(report)
-    assert values["verdict"] == "match"
-    assert (values["network"], values["dtype"]) == ("language-model", "float64")
-    assert (values["replicas"], values["steps"]) == (2, 3)
-    for found in values["rungs"].values():
-        assert {"worst_absolute", "worst_relative", "where", "allowed"} <= set(found)
-
-
-def test_a_mismatch_exits_with_1_and_tells_its_story(traces, tmp_path, capsys):
-    def change(steps):
-        array = steps[1]["gradient/lstm_1/bias"] = steps[1]["gradient/lstm_1/bias"].copy()
-        array[5] += 0.25
-
-    report = tmp_path / "report.json"
-    assert main(parity, ["compare", *traces(change), "--json", str(report)]) == 1
-    out = " ".join(capsys.readouterr().out.split())  # it is broken into lines
-    assert "verdict: mismatch" in out
-    assert "gradient/lstm_1/bias, step 1: 1 of 16 elements (6.2%)" in out
-    assert "at [5]" in out
-    assert "in this tensor, only tensorflow-2 differs from the oracle by " in out
-    values = strict_json(report)
-    first = values["first_mismatch"]
-    assert (first["tensor"], first["step"], first["index"]) == ("gradient/lstm_1/bias", 1, [5])
-    assert values["verdict"] == "mismatch"
-
-
-def test_a_nan_exits_with_3(traces, capsys):
-    def change(steps):
-        steps[2]["loss/replicas"] = np.array([1.0, np.nan])
-
-    assert main(parity, ["compare", *traces(change)]) == 3
-    errors = capsys.readouterr().err
-    assert errors == "error: tensorflow-2: nan in loss/replicas[1], step 2\n"
-
-
-def test_other_shapes_and_missing_steps_exit_with_2(traces, capsys):
-    def reshape(steps):
-        steps[1]["weight/softmax/bias"] = np.zeros(9)
-
-    for change, said in (
-        (reshape, "tensorflow-2, step 1: weight/softmax/bias has shape [9]; its spec says [7]"),
-        (list.pop, "paddle-2 has 3, tensorflow-2 has 2"),
-    ):
-        assert main(parity, ["compare", *traces(change)]) == 2
-        errors = capsys.readouterr().err
-        assert errors.startswith("error: ")
-        assert errors.count("\n") == 1
-        assert said in errors
 
 
 # how commands end

@@ -169,16 +169,6 @@ def test_without_two_sides_that_train_alike_there_is_no_verdict(starters, option
     assert 'class=""' in converge_html(found)
 
 
-def test_asynchronous_sides_of_one_schedule_are_equivalent(starters, options):
-    both = ("paddle=asynchronous", "tensorflow=asynchronous")
-    chosen = strategies(options, *both, schedule="1", staleness=2)
-    found = converge(language_model(epochs=1), chosen, "", starters)
-    assert found["verdict"] == EQUIVALENT
-    assert all(
-        abs(p["difference"]) < 1e-9 for q in found["quantities"].values() for p in q["pairs"]
-    )
-
-
 def test_a_decoding_network_is_judged_by_its_answers_too(starters, pairs, cache, tmp_path):
     spec = preset("seq2seq", "tiny").replace(**OF_PAIRS)
     options = ConvergeOptions(

@@ -1,8 +1,6 @@
 """The embedded pairs are many, varied, and answered by their words."""
 
 import hashlib
-import re
-from collections import Counter
 
 import pytest
 
@@ -56,20 +54,3 @@ def test_held_out_words_are_known(corpus):
         assert split.num_pairs > 100
         assert split.source_unknown_share < 0.01
         assert split.target_unknown_share < 0.01
-
-
-def test_no_answer_is_common(corpus):
-    """Nothing is gained by answering without reading."""
-    answers = Counter(answer for _, answer in pairs())
-    assert answers.most_common(1)[0][1] < 0.02 * len(pairs())
-
-
-def test_sums_are_right():
-    seen = Counter()
-    for question, answer in pairs():
-        for one, other, sign in re.findall(r"(\d+)(加|减)(\d+)", question):
-            x, y = int(one), int(sign)
-            result = x + y if other == "加" else x - y
-            assert int(re.findall(r"\d+", answer)[-1]) == result
-            seen[other] += 1
-    assert seen == {"加": 324, "减": 162}

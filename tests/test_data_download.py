@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from data import text_corpus as corpus_module
 from data.download import CORPORA, PublicCorpus, download, main
 from parity.base.errors import UsageError
 from parity.twins.spec.networks.language_model import PRESETS
@@ -79,15 +78,6 @@ def failure(*arguments):
 def bodies(folder, **changed):
     """Return the texts in a folder of the server."""
     return {f"/{folder}{name}": text for name, text in (TEXTS | changed).items()}
-
-
-def test_good_download(tmp_path, server):
-    server.bodies = bodies("texts/")
-    out = tmp_path / "new" / "out"
-    paths = download(small_corpus(server.address + "texts/"), out)
-    assert paths == [out / name for name in TEXTS]
-    assert contents(out) == TEXTS
-    assert set(corpus_module.find_splits(out)) == {"train", "valid", "test"}
 
 
 def test_after_a_broken_transfer_the_next_run_fetches_the_rest(tmp_path, server):

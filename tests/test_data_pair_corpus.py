@@ -3,23 +3,17 @@
 import itertools
 import os
 import random
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import run_python
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from data import encoded_pairs, pair_corpus
 from data.pair_corpus import PairOptions, load_pairs
 from data.pair_file import SPLITS
 from data.text_file import MAX_LINE
 from parity.base.errors import UsageError
-from parity.base.special_tokens import PAIR_SPECIAL
-
-ROOT = Path(__file__).resolve().parent.parent
 
 SPACES = {"source_segmenter": "spaces", "target_segmenter": "spaces"}
 
@@ -128,25 +122,6 @@ def test_earlier_turns_decide_no_split(tmp_path):
         texts_of(load(tmp_path, lines, turns=turns, split_by="block")) for turns in (0, 2)
     ]
     assert splits[0] == splits[1]
-
-
-def test_rows_are_those_of_the_file(tmp_path):
-    corpus = load(tmp_path, [f"{line}\ta remark, left out" for line in some_lines()])
-    assert all_texts(corpus) == sorted(tuple(line.split("\t")) for line in some_lines())
-    assert [getattr(corpus, split).num_pairs for split in SPLITS] == [36, 2, 2]
-    train = corpus.train
-    assert train.source_lengths.tolist() == train.target_lengths.tolist() == [3] * 36
-    for row in range(train.num_pairs):
-        question, answer = train.texts(row)
-        source, target = train.source(row), train.target(row)
-        assert corpus.source_vocabulary.decode(source) == question.split()
-        assert corpus.target_vocabulary.decode(target) == answer.split()
-        assert source.dtype == target.dtype == np.int32
-    assert corpus.source_vocabulary.tokens[:6] == (*PAIR_SPECIAL, "is", "it")
-    for row in (-1, 36):
-        for read in (train.source, train.target, train.texts):
-            with pytest.raises(IndexError):
-                read(row)
 
 
 def test_words_without_an_entry_are_counted_and_noted(tmp_path):
@@ -325,28 +300,6 @@ def test_dialogues_split_by_source_are_noted(tmp_path):
     corpus = load(tmp_path, lines)
     assert sum("as in dialogues" in note for note in corpus.notes) == 1
     assert not any("as in dialogues" in note for note in load(tmp_path, some_lines()).notes)
-
-
-@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
-@given(
-    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), min_size=1, max_size=60),
-    st.sampled_from(["source", "block"]),
-)
-def test_splits_of_any_pairs_do_not_overlap(tmp_path, rows, split_by):
-    lines = [f"q{q} x\ta{a} y" for q, a in rows]
-    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-    try:
-        texts = texts_of(load(tmp_path, lines, split_by=split_by))
-    except UsageError as error:
-        if "at least 3 are needed" in str(error) or "none is left for" in str(error):
-            return
-        raise
-    assert all(texts.values())
-    if split_by == "source":
-        assert sum(map(len, texts.values())) == len(lines)
-        texts = {split: {q for q, _ in pairs} for split, pairs in texts.items()}
-    sets = [set(pairs) for pairs in texts.values()]
-    assert sum(map(len, sets)) == len(set.union(*sets))
 
 
 # The cache -----------------------------------------------------------------------------------

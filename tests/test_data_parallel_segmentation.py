@@ -101,14 +101,6 @@ def test_fewer_than_one_process_is_refused():
         list(segment_blocks([], SEGMENTATION, 0))
 
 
-def test_the_main_program_is_not_run_again(tmp_path):
-    done = subprocess.run(
-        program(tmp_path, 2), capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.stderr == ""
-    assert done.stdout == "started\n['a0 b'] ['c']\n['a1 b'] ['c']\n"
-
-
 # Ctrl-C as soon as the interpreter of a process starts, before it can be ignored there.
 EARLY = """
 import os, signal, sys

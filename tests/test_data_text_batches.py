@@ -1,12 +1,10 @@
 """Batches hold every token once, in the right order, and are pure functions of the step."""
 
 import hashlib
-import threading
 
 import numpy as np
 import pytest
 
-from data.load import Prefetch
 from data.text_batches import SentenceBatches, StreamBatches
 from data.text_corpus import load_corpus
 from parity.base.errors import UsageError
@@ -45,11 +43,6 @@ def same(a, b):
         and np.array_equal(a.lengths, b.lengths)
         and a.carry == b.carry
     )
-
-
-def rows_of(batch):
-    for tokens, targets, length in zip(batch.tokens, batch.targets, batch.lengths, strict=True):
-        yield tuple(tokens[:length].tolist()), tuple(targets[:length].tolist())
 
 
 # sentences
@@ -132,25 +125,3 @@ def test_what_cannot_be_batched_is_refused(sentences, batches, arguments, messag
 
 
 # both
-
-
-@pytest.mark.parametrize("kind", ["stream", "sentences"])
-def test_prefetching_and_threads_change_nothing(sentences, kind):
-    text, _ = sentences
-    batches = (
-        StreamBatches(text, 4, 5) if kind == "stream" else SentenceBatches(text, 7, 50, seed=5)
-    )
-    count = 2 * batches.batches_per_epoch
-    direct = [batches.batch(step) for step in range(count)]
-    with Prefetch(batches.batch, 0, count) as ahead:
-        assert all(map(same, direct, ahead))
-    results = [[] for _ in range(4)]
-    threads = [
-        threading.Thread(target=lambda r=r: r.extend(map(batches.batch, range(count))))
-        for r in results
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(len(r) == count and all(map(same, direct, r)) for r in results)

@@ -150,18 +150,6 @@ def test_a_sentence_that_is_done_leaves_the_batch():
     assert model.rows == [1]
 
 
-def test_padding_and_go_are_never_written_however_probable():
-    model = chain([-5.0, -4.0, -3.0])
-    searches = [
-        *beam_search(model, *model.source, 9, 0.6, 3),
-        *greedy_search(model, *model.source, 3),
-        *sample(model, *model.source, 3, seed=0),
-    ]
-    for found in searches:
-        assert all(token > EOS for h in found.ranked for token in h.tokens)
-    assert greedy_search(model, *model.source, 3)[0].best.tokens == (4, 4, 4)
-
-
 def test_an_impossible_extension_is_no_hypothesis():
     """Also where the beam is wider than what is possible, or than the vocabulary."""
     model = chain([-1.0, -math.inf, -2.0, -math.inf])
@@ -282,14 +270,6 @@ def test_samples_follow_the_distribution(temperature):
     margins = np.array([each.margin for each in found])
     assert 0 < margins.min() < 1e-3
     assert margins.max() <= shares.max() / 2
-
-
-def test_cold_samples_are_greedy():
-    model, *source = network(CASES[3], words=9)
-    cold = sample(model, *source, 6, seed=1, temperature=1e-4)
-    assert [c.best.tokens for c in cold] == [
-        g.best.tokens for g in greedy_search(model, *source, 6)
-    ]
 
 
 def test_float32_log_probs_are_summed_in_float64():

@@ -6,7 +6,6 @@ That a fuzzer reaches it is not said but seen: the lines that its readers run ar
 import ast
 import sys
 
-import pytest
 from fuzzed_readers import READERS
 from test_security import SOURCES, dotted
 
@@ -201,28 +200,3 @@ def test_what_no_fuzzer_reaches_has_a_reason(tmp_path):
     }
     assert unreached - listed == set(), "give it a fuzzed reader, or a reason"
     assert listed - unreached == set(), "no reason is needed any more"
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "path.open()",
-        "open(path, 'rb')",
-        "path.read_text(errors='replace')",
-        "a, b = text.split(); int(b)",
-        "for n, line in enumerate(text.splitlines()): float(line)",
-        "list(map(float, text.split(',')))",
-        "values = json.loads(text); int(values['a']['b'])",
-        "found = _NUMBER.fullmatch(word); int(found['a'])",
-        "[int(each) for each in line.split()]",
-        "int(text or 0)",
-        "channel.recv(9)",
-    ],
-)
-def test_such_a_place_would_be_found(source):
-    assert places(f"def f(text: str, path):\n    {source}")
-
-
-@pytest.mark.parametrize("source", ["path.open('wb')", "int(array.sum())", "float(f(text))"])
-def test_what_reads_nothing_is_no_place(source):
-    assert not places(f"def f(text: str, path):\n    {source}")

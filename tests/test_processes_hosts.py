@@ -53,20 +53,6 @@ def test_ranks_of_several_hosts_exchange_arrays(mode, hosts):
     assert ast.literal_eval(output.splitlines()[0])["ranks"] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("mode", "status", "message"),
-    [
-        ("killed", 4, r"rank 1 \(.*, process \d+\) is gone: its connection is closed"),
-        ("rank 0 killed", 4, r"rank 0 was killed by SIGKILL"),
-        ("refused", 2, r"rank 1 \(.*, process \d+\): the disk is full"),
-    ],
-)
-def test_all_hosts_end_with_one_line_that_names_the_rank(mode, status, message, hosts):
-    found, output, errors = StartedRanks(mode, hosts()).wait()
-    assert (found, output) == (status, "")
-    assert re.fullmatch(f"error: {message}\n", errors), errors
-
-
 def test_no_rank_of_any_host_outlives_its_supervisor(hosts):
     # a shell between them, as a connection is: the kernel tells nobody that the parent is gone
     between = SECOND.replace('"env"', "\"sh -c '$@; exit' sh\"")

@@ -224,18 +224,6 @@ def test_every_column_is_explained(reports):
         assert sorted(explained) == sorted(table.headers)
 
 
-@pytest.mark.browser
-def test_columns_are_explained_below_their_table(reports, window):
-    window.look()
-    window.open(reports("match").page)
-    named = window.evaluate(
-        "[...document.querySelectorAll('#rungs + details .columns dt')]"
-        ".map((each) => each.textContent)"
-    )
-    assert named[:3] == ["precision", "rung", "Paddle-TF absolute"]
-    assert "Paddle-oracle, TF-oracle" in named
-
-
 COLOURS_OF = """
 (async () => {
   const rows = {};

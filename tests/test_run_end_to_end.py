@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -225,17 +223,3 @@ def test_an_interpreter_that_cannot_be_used_is_named(text, cache, tmp_path, prog
     environment = os.environ | {"PARITY_PADDLE_PYTHON": str(program)}
     process = start(run_flags(text, cache, tmp_path), env=environment)
     assert said in assert_one_line(*finish(process)[::2])
-
-
-def test_a_bad_file_for_the_report_is_told_before_training(text, cache, tmp_path):
-    (tmp_path / "file").write_text("")
-    began = time.monotonic()
-    process = start(run_flags(text, cache, tmp_path / "out", json=tmp_path / "file" / "r.json"))
-    try:
-        status, _, errors = finish(process)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
-    assert "cannot be written" in assert_one_line(status, errors)
-    assert not (tmp_path / "out" / "logs").exists()
-    assert time.monotonic() - began < 60

@@ -1,7 +1,6 @@
 """Schedules of asynchronous updates: what is drawn, written and refused."""
 
 import json
-from collections import Counter
 
 import pytest
 
@@ -12,7 +11,6 @@ from parity.twins.spec.asynchronous_schedule import (
     Update,
     drawn,
     read_schedule,
-    schedule_of,
     schedule_text,
 )
 
@@ -21,22 +19,6 @@ STEPS = 30
 
 def staleness(updates) -> list[int]:
     return [number - read for number, (_, read) in enumerate(updates)]
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("most", [0, 1, 3, 8])
-def test_a_drawn_schedule_is_valid_and_no_staler_than_asked_for(workers, most):
-    for seed in range(10):
-        updates = DrawnSchedule(seed, workers, most).between(0, STEPS)
-        assert Counter(update.worker for update in updates) == dict.fromkeys(
-            range(workers), STEPS
-        )
-        last = dict.fromkeys(range(workers), -1)
-        for number, (worker, read) in enumerate(updates):
-            assert last[worker] < read <= number, "a worker reads after its own last update"
-            last[worker] = number
-        expected = 0 if workers == 1 else most
-        assert max(staleness(updates)) <= expected
 
 
 @pytest.mark.parametrize(("workers", "most"), [(2, 1), (2, 3), (3, 8), (4, 8)])
@@ -133,11 +115,3 @@ def test_no_update_reads_across_the_end_of_a_segment(listed):
     assert schedule.between(0, 4, 3) == drawn(1, 2, 4, 1)[:3]
     with pytest.raises(UsageError, match=r":\d+: update \d+ of worker . .*where an epoch ends"):
         schedule.between(0, 1), schedule.between(1, 4)
-
-
-def test_what_the_flag_names(listed):
-    path = listed()
-    assert schedule_of("free", None, 2) is None
-    assert schedule_of("3", None, 2).between(0, 9) == DrawnSchedule(3, 2, 1).between(0, 9)
-    assert schedule_of("3", 4, 2).between(0, 9) == DrawnSchedule(3, 2, 4).between(0, 9)
-    assert schedule_of(str(path), None, 2).between(0, 4) == drawn(1, 2, 4, 1)

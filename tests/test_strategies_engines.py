@@ -103,23 +103,6 @@ def _survives_collection() -> bool:
     return holds_graph and bool(np.isfinite(loss).all()) and len(waste) == 50
 
 
-def _variables(replicas: int) -> dict[str, list[str]]:
-    import tensorflow as tf
-
-    strategy = _strategy("tensorflow", replicas)
-    with strategy._graph.as_default():
-        return {
-            "trainable": [v.op.name for v in tf.compat.v1.trainable_variables()],
-            "all": [v.op.name for v in tf.compat.v1.global_variables()],
-            "operations": [
-                operation.name
-                for operation in strategy._graph.get_operations()
-                if operation.type in ("VarHandleOp", "VariableV2", "Variable")
-            ],
-            "devices": sorted({op.device for op in strategy._graph.get_operations()}),
-        }
-
-
 def _forward_passes_before_the_update(alone: int) -> list[bool]:
     """Return which towers' losses come before the update, if the gradient has one tower's."""
     from tf_impl.strategies.towers import Towers, summed_gradients
@@ -153,18 +136,6 @@ def test_paddle_replicas_drift_where_the_loss_is_not_named(frameworks):
 
 def test_paddles_graph_lives_as_long_as_its_engine(frameworks):
     assert frameworks["paddle"].call(_survives_collection)
-
-
-def test_tensorflows_towers_share_one_set_of_variables(frameworks):
-    one, four = (frameworks["tensorflow"].call(_variables, replicas) for replicas in (1, 4))
-    expected = sorted(parameter.name for parameter in parameters(SPEC))
-    for found in (one, four):
-        assert sorted(found["trainable"]) == expected
-        # two slots each, and the two powers
-        assert len(found["all"]) == 3 * len(expected) + 2
-        assert sorted(found["operations"]) == sorted(found["all"]), "one is made twice"
-    assert [f"/device:CPU:{i}" in four["devices"] for i in range(4)] == [True] * 4
-    assert "/device:CPU:1" not in one["devices"]
 
 
 def test_every_tower_reads_the_weights_before_they_change(frameworks):

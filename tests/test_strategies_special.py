@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import LOGGED, STEPS, assert_one_line, ended, flags, wait_for
-from oracle_side import TextBatch
 from test_processes_lost import ranks
 
 from parity.report.mismatch import mismatch_text
@@ -22,12 +21,9 @@ from parity.twins.compare.verdict import Outcome
 from parity.twins.faults.catalogue import CATALOGUE
 from parity.twins.faults.fault import Edit
 from parity.twins.spec.frameworks import FRAMEWORKS
-from parity.twins.spec.initial import zero_state
 from parity.twins.spec.spec import Spec, preset
-from parity.twins.spec.step_arrays import step_inputs
 from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.loss_table import read_losses
-from parity.twins.training.strategy import Build
 from parity.twins.training.timeline import PHASES
 
 UPDATES = 24  # of asynchronous workers
@@ -160,34 +156,6 @@ def test_the_profile_of_mirrored_has_every_phase(frameworks, text, cache, tmp_pa
     assert phases["ResourceApplyAdam"] == {"update"}
     assert {"forward", "backward"} <= phases["MatMul"]
     assert "all-reduce" in phases["AddN"]
-
-
-def _loads_on_every_replica() -> dict:
-    """Return the losses after each load, and where copies are; runs in the framework."""
-    spec = preset("language-model", "tiny").replace(
-        vocabulary_size=12, embedding_size=3, hidden_size=4, batch_size=7, time=5
-    )
-    strategy = FRAMEWORKS["tensorflow"].strategies.make("mirrored", spec, Build(3))
-    draw = np.random.default_rng(0)
-    tokens, targets = draw.integers(0, 12, (2, 7, 5))
-    batch = TextBatch(tokens, targets, np.full(7, 5), carry=False)
-    before = strategy.snapshot()
-    losses = []
-    for _ in range(2):
-        strategy.load(before)
-        result = strategy.step(step_inputs(spec, 0, batch), zero_state(spec, 7), 0.1)
-        losses.append(result.losses.tolist())
-    devices = {
-        name: [copy.device[-5:] for copy in variable.values]
-        for name, variable in strategy._variables.items()
-    }
-    return {"losses": losses, "devices": devices}
-
-
-def test_every_replica_has_copies_on_its_device_and_loads_them(frameworks):
-    found = frameworks["tensorflow"].call(_loads_on_every_replica)
-    assert found["losses"][0] == found["losses"][1]
-    assert all(devices == ["CPU:0", "CPU:1", "CPU:2"] for devices in found["devices"].values())
 
 
 # asynchronous: workers that keep to a schedule or run freely

@@ -7,10 +7,9 @@ import pytest
 from conftest import run_python
 from matplotlib import image
 
-from parity.base.errors import UsageError
-from parity.twins.chat.attention_plot import attention_figure, check_attention, plot_attention
+from parity.twins.chat.attention_plot import attention_figure, plot_attention
 from parity.twins.training import image_files as pictures
-from parity.twins.training.image_files import font_families, new_figure, save_figure
+from parity.twins.training.image_files import font_families
 
 
 def sentences(count=3):
@@ -62,32 +61,6 @@ def test_the_ending_says_what_is_written(tmp_path, ending, head):
         columns = np.flatnonzero(ink.any(axis=0))
         assert columns[0] < 0.2 * ink.shape[1]
         assert columns[-1] > 0.8 * ink.shape[1]
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a", "png", "a.pgf", ".png", "a.png.gz"])
-def test_what_is_no_pictures_name_is_refused(tmp_path, name):
-    path = tmp_path / name
-    with pytest.raises(UsageError) as caught:
-        save_figure(new_figure(1, 1), path)
-    assert str(caught.value) == (
-        f"{path}: not the name of a picture; allowed endings: pdf, png, svg"
-    )
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("lengths", "most", "said"),
-    [
-        ([5] * 17, 5, "a picture of 17 sentences; allowed: 16"),
-        ([5, 101], 5, "a picture of up to 101 tokens in a row; allowed: 100"),
-        ([5], 1234, "a picture of up to 1,234 tokens in a row; allowed: 100"),
-    ],
-)
-def test_more_than_a_picture_holds_is_refused(tmp_path, lengths, most, said):
-    with pytest.raises(UsageError) as caught:
-        check_attention(tmp_path / "a.png", lengths, most)
-    assert str(caught.value) == f"{tmp_path / 'a.png'}: {said}"
-    check_attention(tmp_path / "a.png", [100] * 16, 100)
 
 
 # A character of the private use area is in no Chinese font either.

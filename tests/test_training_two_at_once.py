@@ -10,7 +10,6 @@ import subprocess
 import pytest
 from conftest import assert_one_line, ended, flags, start, wait_for
 
-from parity.base.files import UNFINISHED
 from parity.twins.training.checkpoint import load_checkpoint
 
 RUN = (
@@ -77,23 +76,6 @@ def test_nothing_else_is_written_to_the_folder_of_a_training(
     beside = ["--evaluate-only", f"--resume={out}", f"--out={tmp_path / 'evaluated'}"]
     ended(framework.train(*flags(data=text, cache=cache, epochs=100_000), *beside))
     assert {path.name for path in (tmp_path / "evaluated").iterdir()} == {"evaluation.json"}
-
-
-def test_a_killed_trainer_leaves_no_lock_and_its_own_remains_are_removed(
-    framework, endless, text, cache, tmp_path
-):
-    out = tmp_path / "run"
-    os.kill(endless.pid, signal.SIGKILL)
-    endless.wait()
-    remains = ("step-00000004.safetensors", "latest", "losses.csv", "vocabulary.txt", "mine")
-    for name in remains:
-        folder = out if name == "losses.csv" else out / "checkpoints"
-        (folder / f"{UNFINISHED}{name}.abc").write_bytes(b"half")
-    steps = newest(out).step + 1
-    job = framework.train(*flags(data=text, cache=cache, out=out, resume=True, steps=steps))
-    ended(job)
-    left = [path.name for path in out.rglob(f"{UNFINISHED}*")]
-    assert left == [f"{UNFINISHED}mine.abc"]
 
 
 def test_the_second_run_in_a_folder_is_refused(text, cache, tmp_path):

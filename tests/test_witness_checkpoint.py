@@ -123,18 +123,6 @@ def test_pairs_have_no_state_to_store(tmp_path):
     assert not [name for name in tensors if name.startswith("state/")]
 
 
-def test_a_resumed_run_takes_the_steps_that_it_would_have_taken(tmp_path):
-    """Saved in the middle of an epoch, with the state of a stream and with Adam's powers."""
-    spec = small_spec()
-    whole = train(tmp_path / "whole", spec, 8)
-    train(tmp_path / "run", spec, 6)
-    resumed = train(tmp_path / "run", spec, 8, resume="")
-    assert resumed.done == 2
-    for step in (1, 2):
-        for name, array in resumed.after[step].items():
-            np.testing.assert_array_equal(array, whole.after[6 + step][name], err_msg=name)
-
-
 def test_a_file_that_others_write_is_read_as_it_stands(tmp_path):
     """Other values, put into the file by safetensors, come back under their names."""
     train(tmp_path / "run", small_spec(), 6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracle_side import Batches, small_spec, text
 
-from parity.twins.spec.spec import TrainSpec, learning_rate, preset
+from parity.twins.spec.spec import learning_rate, preset
 from parity.twins.spec.step_arrays import StepResult
 from parity.twins.training.meter import Meter
 from parity.twins.training.train_steps import train_steps
@@ -57,11 +57,6 @@ def test_the_rate_of_every_epoch_is_the_published_one(network, name, epochs, rat
     assert len(rates) == epochs or rates in STARTS
     found = [learning_rate(training, epoch) for epoch in range(len(rates))]
     assert found == pytest.approx(rates, rel=5e-5)
-
-
-def test_a_schedule_by_hand():
-    training = TrainSpec(learning_rate=8.0, decay=0.25, decay_after=2)
-    assert [learning_rate(training, epoch) for epoch in range(5)] == [8, 8, 2, 0.5, 0.125]
 
 
 class Listening:

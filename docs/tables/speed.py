@@ -42,26 +42,6 @@ def bench_table(measured: Sequence[Measurement]) -> str:
     return joined(one.provenance("python -m parity bench"), said, markdown_table(headers, rows))
 
 
-def peers_table(measured: Sequence[Measurement]) -> str:
-    """Return how many times as fast as each peer every side is."""
-    (one,) = measured
-    cases, against = one.values["cases"], one.values["against"]
-
-    def named(label: str) -> str:
-        if label not in cases:
-            return "best peer"
-        return "{title} {replicas} × {threads}".format(**cases[label])
-
-    peers = list(next(iter(against.values())))
-    rows = [
-        [named(side), *(ratio(ratios[p]) for p in peers)] for side, ratios in against.items()
-    ]
-    headers = ["times as fast as", *map(named, peers)]
-    return joined(
-        one.provenance("python -m parity bench --peers"), markdown_table(headers, rows)
-    )
-
-
 def strategies_table(measured: Sequence[Measurement]) -> str:
     """Return what `bench --strategies` says of every strategy, a table for each shape."""
     parts = [measured[0].provenance("python -m parity bench --strategies all")]

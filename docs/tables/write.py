@@ -23,7 +23,6 @@ from docs.tables.measurement import Measurement, markdown_table
 from docs.tables.speed import (
     bench_table,
     kernels_table,
-    peers_table,
     sizes_table,
     strategies_table,
 )
@@ -60,7 +59,6 @@ def differs_table(measured: Sequence[Measurement] = (), root: Path = ROOT) -> st
 
 KINDS: dict[str, Callable[[Sequence[Measurement]], str]] = {
     "bench": bench_table,
-    "peers": peers_table,
     "strategies": strategies_table,
     "sizes": sizes_table,
     "kernels": kernels_table,

@@ -317,11 +317,13 @@ gpu-test: gpu
 	if ! $(GPU)/bin/python -m parity doctor | grep -q '^GPU: a driver .*devices: [1-9]'; then exit 0; fi
 	mkdir -p out/gpu
 	status=0
+	chosen=
+	if $(GPU)/bin/python -m parity doctor | grep -q 'no code for'; then chosen=--frameworks=tensorflow; fi
 	for network in $(NETWORKS); do
 	    out=out/gpu/$$network
 	    if [ -f $$out/report.json ]; then continue; fi
-	    $(GPU)/bin/python -m parity run --device gpu --replicas 1 --network $$network --out $$out \
-	        $(PARITY_FLAGS) 2>&1 | tee $$out.log || status=$$?
+	    $(GPU)/bin/python -m parity run --device gpu --network $$network --out $$out \
+	        $$chosen $(PARITY_FLAGS) 2>&1 | tee $$out.log || status=$$?
 	done
 	exit $$status
 

@@ -4,7 +4,7 @@ import paddle
 from paddle.base import core
 
 from parity.base.errors import UsageError
-from parity.twins.spec.gpus import check_gpus
+from parity.twins.spec.gpus import check_gpus, without_paddle
 
 
 def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
@@ -18,7 +18,7 @@ def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
       stages: the number of devices of each replica; those of replica 0 come first.
 
     Raises:
-      UsageError: if there are fewer GPUs than needed.
+      UsageError: if there are fewer GPUs than needed, or Paddle has no code for them.
     """
     needed = replicas * stages
     if device == "cpu":
@@ -29,6 +29,9 @@ def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
             "allowed: cpu, or install paddlepaddle-gpu"
         )
     check_gpus(replicas, stages, core.get_cuda_device_count())
+    for i in range(needed):
+        if why := without_paddle(paddle.device.cuda.get_device_capability(i)):
+            raise UsageError(f"--device is 'gpu', but gpu:{i} is {why}; or --device cpu")
     return [paddle.CUDAPlace(i) for i in range(needed)]
 
 

@@ -288,7 +288,8 @@ class _Hooks:
 
     def _gradient(self, name: str, step: int) -> Any:
         def seen(gradient: Any) -> Any:
-            if not self._to.active or self._to.step != step:
+            # cuDNN gives an output that nothing used no gradient, not one of zeros
+            if gradient is None or not self._to.active or self._to.step != step:
                 return None
             self._to.add("activation_gradient", name, self._copy(gradient))
             given = self._to.given("activation_gradient", name)

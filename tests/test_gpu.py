@@ -1,15 +1,20 @@
 """What can be known of `--device gpu` without a GPU, in the environment of `make gpu`."""
 
 import json
+import mmap
+import struct
 import subprocess
+from collections import Counter
 
 import pytest
 
 from parity.twins.launch.processes import ROOT
+from parity.twins.spec import gpus
 from parity.twins.spec.frameworks import FRAMEWORKS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.thorough]
 
+FAT = struct.pack("<IHH", 0xBA55ED50, 1, 16)  # the header's mark, version and size
 PYTHON = ROOT / ".venv-gpu" / "bin" / "python"
 FLAGS = ("--preset=tiny", "--steps=5", "--replicas=2", "--threads=1")
 # What is left to processors: Paddle copies there what is fetched, and TensorFlow has no kernel
@@ -42,6 +47,35 @@ def test_every_operation_has_a_kernel_for_gpus(tmp_path, framework, network, ker
     assert count > 40
     for dtype, kinds in lacking.items():
         assert {*kinds} <= ELSEWHERE.get((framework, dtype), set())
+
+
+def test_paddle_has_device_code_for_these_gpus_alone():
+    (library,) = PYTHON.parent.parent.glob("lib/python3*/site-packages/paddle/libs/libphi.so")
+    sizes = Counter()
+    with library.open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        for binary, architecture, size in device_code(data):
+            sizes[binary, architecture // 10, architecture % 10] += size
+    # NCCL, which is linked into it, brings a little for all
+    held = {each for each, size in sizes.items() if size > sizes.total() / 100}
+    assert held == {(True, *each) for each in gpus.OF_PADDLE}
+
+
+def device_code(data):
+    """Yield (is it a binary, or code to compile; architecture; bytes) of CUDA's "fat binaries".
+
+    Each has a header of 16 bytes, and before each piece of code one that begins with its kind
+    (2: a binary), and has the piece's size at 8 and its architecture at 28.
+    """
+    at = data.find(FAT)
+    while at >= 0:
+        end = at + 16 + struct.unpack_from("<Q", data, at + 8)[0]
+        at += 16
+        while at < end:
+            kind, _, header, size = struct.unpack_from("<HHIQ", data, at)
+            yield kind == 2, *struct.unpack_from("<I", data, at + 28), size
+            at += header + size
+        at = data.find(FAT, end)
 
 
 def test_paddle_opens_its_cudnn():

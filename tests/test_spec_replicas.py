@@ -5,7 +5,7 @@ import pytest
 from oracle_side import random_inputs, small_spec
 
 from parity.base.errors import UsageError
-from parity.twins.spec.gpus import check_gpus
+from parity.twins.spec.gpus import check_gpus, without_paddle
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import (
     join_activations,
@@ -26,8 +26,14 @@ def test_too_few_rows_are_refused():
     ("replicas", "stages", "found", "said"),
     [
         (1, 1, 0, "no GPU is found; allowed: cpu"),
-        (3, 1, 2, r"--replicas is 3, but there are 2 GPUs \(gpu:0, gpu:1\); allowed: 1 to 2"),
-        (2, 2, 3, "at --stages 2, but there are 3 GPUs .* allowed: 1 to 1, or"),
+        (
+            3,
+            1,
+            2,
+            r"--replicas is 3, but the machine has 2 GPUs \(gpu:0, gpu:1\); allowed: 1 to 2",
+        ),
+        (2, 2, 3, "at --stages 2, but the machine has 3 GPUs .* allowed: 1, or"),
+        (2, 1, 1, r"has 1 GPU \(gpu:0\); allowed: 1, or --device cpu"),
         (1, 3, 2, "allowed: fewer stages, or --device cpu"),
     ],
 )
@@ -35,6 +41,17 @@ def test_too_few_gpus_are_refused(replicas, stages, found, said):
     check_gpus(replicas, stages, replicas * stages)
     with pytest.raises(UsageError, match=said):
         check_gpus(replicas, stages, found)
+
+
+@pytest.mark.parametrize("capability", [(6, 1), (7, 5), (8, 0), (8, 9)])
+def test_paddle_runs_where_it_has_code_for_the_gpu(capability):
+    assert without_paddle(capability) == ""
+
+
+@pytest.mark.parametrize("capability", [(6, 0), (9, 0), (10, 0)])
+def test_paddle_has_no_code_for_other_gpus(capability):
+    major, minor = capability
+    assert f"compute capability {major}.{minor}, which" in without_paddle(capability)
 
 
 def small_state(rows=5):

@@ -49,7 +49,7 @@ def test_cores_are_those_allowed(cores, quota, usable, monkeypatch, tmp_path):
         (8, {"replicas": 16}, 20, (16, 1)),
         (8, {"threads": 1}, 20, (8, 1)),
         (8, {"replicas": 1, "threads": 3}, 20, (1, 3)),
-        (8, {"device": "gpu"}, 20, (2, 4)),
+        (8, {"device": "gpu"}, 20, (1, 8)),
         (8, {"settings": StrategySettings(stages=2)}, 20, (4, 1)),
         (8, {"settings": StrategySettings(stages=3)}, 20, (2, 1)),
         (2, {"settings": StrategySettings(stages=3)}, 20, (1, 1)),

@@ -167,6 +167,33 @@ def test_what_is_computed_again_in_the_backward_pass_is_seen_once(tmp_path, chec
         np.testing.assert_array_equal(each, expected[name], err_msg=name)
 
 
+def test_an_output_without_a_gradient_has_none(tmp_path):
+    """As cuDNN's recurrent layers give an output that nothing used no gradient."""
+    import torch
+
+    class Halves(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_materialize_grads(False)
+            return x / 2, x / 2
+
+        @staticmethod
+        def backward(ctx, *gradients):
+            return sum(each / 2 for each in gradients if each is not None)
+
+    class Model(torch.nn.Linear):
+        def forward(self, x):
+            return Halves.apply(super().forward(x))
+
+    model = Model(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with parity.torch.watch(tmp_path / "run", model, optimizer):
+        model(torch.ones(4, 3))[0].sum().backward()
+        optimizer.step()
+    names = [each for each in Trace(tmp_path / "run").read(0) if "activation" in each]
+    assert names == ["activation_gradient/model/0"]
+
+
 def test_micro_batches_are_told_apart(tmp_path):
     _, trace = watched(tmp_path / "a", micro=2)
     tensors = trace.read(1)

@@ -30,6 +30,8 @@ def load_engine(threads: int, device: str = "cpu"):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # or it looks for a driver and prints errors
     else:
         compute_exactly_on_gpus()
+        # It takes a GPU's whole memory otherwise, and a run has processes beside each other.
+        os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     # differs: the thread pool of all operations is made before any session exists, so a
     # session's setting comes too late: one replica with one thread would use every core
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))

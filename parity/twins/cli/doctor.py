@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from parity.cli.doctor import installed_version, package_problems
+from parity.twins.spec.gpus import DRIVER, found_gpus, without_paddle
 
 _PADDLE = ("paddlepaddle", "paddlepaddle-gpu")
 _PADDLE_REQUIRED = "2.6.2"
@@ -19,23 +20,21 @@ _CUDA_OF_PADDLE = (
     *("libcublas.so", "libcublasLt.so", "libcudnn.so", "libcufft.so", "libcurand.so"),
     *("libcusolver.so", "libcusparse.so", "libnccl.so", "libnvrtc.so"),
 )
-_DRIVER = "libcuda.so.1"
 
 
 def notes() -> list[str]:
     """Return what else to say of the environment: what `--device gpu` would run on."""
     if not installed_version("paddlepaddle-gpu"):
         return []
-    try:
-        driver = ctypes.CDLL(_DRIVER)
-    except OSError:
-        return [f"GPU: no driver ({_DRIVER} is not found), so --device gpu cannot run here"]
-    release, count = ctypes.c_int(), ctypes.c_int()
-    driver.cuDriverGetVersion(ctypes.byref(release))
-    driver.cuInit(0)
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    major, minor = release.value // 1000, release.value % 1000 // 10
-    return [f"GPU: a driver for CUDA {major}.{minor}, devices: {count.value}"]
+    gpus = found_gpus()
+    if gpus is None:
+        return [f"GPU: no driver ({DRIVER} is not found), so --device gpu cannot run here"]
+    (major, minor), capabilities = gpus
+    why = filter(None, map(without_paddle, sorted({*capabilities})))
+    return [
+        f"GPU: a driver for CUDA {major}.{minor}, devices: {len(capabilities)}",
+        *(f"GPU: {each}" for each in why),
+    ]
 
 
 def problems() -> list[str]:

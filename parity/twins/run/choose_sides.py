@@ -7,10 +7,11 @@ from parity.base.errors import UsageError
 from parity.twins.cli.options import RunOptions
 from parity.twins.processes.hosts import read_hosts
 from parity.twins.spec.frameworks import FRAMEWORKS, framework_of, strategies_named
+from parity.twins.spec.gpus import gpu_count
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, check_accepted
 from parity.twins.trace.side import TrainedSide, labels_of
 
-_REPLICAS = (1, 2, 3)  # the numbers of replicas that a run compares by default
+_REPLICAS = (1, 2, 3)  # the numbers of replicas that a run compares by default, at most
 _SCHEDULE = "1"  # the seed of the schedule that asynchronous sides keep to
 
 
@@ -90,7 +91,8 @@ def of_hosts(options: RunOptions) -> RunOptions:
     """
     if options.hosts is None:
         processes = options.settings.processes
-        default = (processes,) if processes else _REPLICAS
+        most = max(1, gpu_count()) if options.device == "gpu" else max(_REPLICAS)
+        default = (processes,) if processes else _REPLICAS[:most]
         return replace(options, replicas=options.replicas or default)
     hosts = read_hosts(options.hosts)
     named = parse_strategies(options.strategy, StrategySettings(), frameworks_of(options))

@@ -9,6 +9,7 @@ from parity.base.machine import usable_cores
 from parity.base.text import counted
 from parity.twins.cli.config import values_of_run
 from parity.twins.cli.options import TrainOptions
+from parity.twins.spec.gpus import gpu_count
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.training.text_source import TextSource
@@ -35,10 +36,10 @@ class Layout(NamedTuple):
 def choose_layout(options: TrainOptions, smallest_batch: int, processes: int = 1) -> Layout:
     """Choose replicas and threads where the options leave them open.
 
-    On CPUs there is one replica per core, at most 8, and on GPUs there are two. A replica whose
-    layers are divided into stages, which compute at the same time, needs a core for each of
-    them. In several processes there is one replica in each. Replicas and stages have as many
-    threads as their share of the cores.
+    There is one replica per core, or per GPU, at most 8. A replica whose layers are divided
+    into stages, which compute at the same time, needs a core, or a GPU, for each of them. In
+    several processes there is one replica in each. Replicas and stages have as many threads as
+    their share of the cores.
 
     Args:
       options: the command line, with the settings of the strategy.
@@ -51,8 +52,8 @@ def choose_layout(options: TrainOptions, smallest_batch: int, processes: int = 1
     if replicas is None and (processes > 1 or settings.processes or settings.servers):
         replicas = processes
     if replicas is None:
-        replicas = min(cores // stages, _MOST_REPLICAS) if options.device == "cpu" else 2
-        replicas = max(1, min(replicas, smallest_batch))
+        devices = cores if options.device == "cpu" else gpu_count()
+        replicas = max(1, min(devices // stages, _MOST_REPLICAS, smallest_batch))
     return Layout(replicas, options.threads or max(1, cores // (replicas * stages)))
 
 

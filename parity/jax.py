@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from parity.align.optimizer_state import slots_of
+from parity.align.precision import in_tf32
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.pair.perturbation import Draw, mapped
@@ -59,10 +60,11 @@ def watch(
     import optax
 
     hooks_of, held = _kind(model, optimizer)
+    device = next((each for _, array in held for each in array.devices()), jax.devices()[0])
     facts = {
-        "device": str(jax.devices()[0]),
+        "device": str(device),
         "x64": jax.config.jax_enable_x64,
-        "matmul_precision": str(jax.config.jax_default_matmul_precision),
+        "tf32": in_tf32("jax", jax, on_gpu=device.platform == "gpu"),
         "modules": _described(model) if hooks_of is _Hooks else _holders(held),
         "optimizer": {"kind": "optax", "settings": {}},
     }

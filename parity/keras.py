@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from parity.align.optimizer_state import HOLDS_RATE, slots_of, velocity_of
+from parity.align.precision import in_tf32
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.jax import Tap
@@ -61,6 +62,7 @@ def watch(
     versions = {"keras": keras.__version__, name: engine.version}
     facts = {
         "backend": name,
+        "tf32": engine.tf32,
         "loss": "mean" if strategy is None else "sum",  # the ranks' own
         "modules": _modules(model),
         "optimizer": {
@@ -218,6 +220,7 @@ class _Engine:
     Attributes:
       tensor: the class of its tensors.
       version: its version.
+      tf32: what it rounds to TF32.
       training: returns whether gradients are asked for.
       backward: of losses: the class, or module, and the name of what differentiates them.
       whole: whether all weights have their values once the optimiser was applied.
@@ -226,6 +229,7 @@ class _Engine:
 
     tensor: Any
     version: str
+    tf32: str
     training: Callable[[], bool]
     backward: tuple[Any, str]
     whole = True
@@ -273,6 +277,8 @@ class TensorFlow(_Engine):
         from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
         self._tf, self.version, self.tensor = tf, tf.__version__, tf.Tensor
+        gpus = tf.config.list_physical_devices("GPU")
+        self.tf32 = in_tf32("tensorflow", tf, on_gpu=bool(gpus))
         self._strategy = strategy
         if strategy is not None:
             self.ranks = replica, strategy.num_replicas_in_sync
@@ -403,6 +409,7 @@ class _Jax(_Engine):
         import jax
 
         self._jax, self.version, self.tensor = jax, jax.__version__, jax.Array
+        self.tf32 = in_tf32("jax", jax, on_gpu=jax.default_backend() == "gpu")
         self.backward = (jax, "value_and_grad")
         self._depth, self._tap = 0, Tap()
         self.move = self._tap.move
@@ -458,6 +465,7 @@ class _PyTorch(_Engine):
         import torch
 
         self._torch, self.version, self.tensor = torch, torch.__version__, torch.Tensor
+        self.tf32 = in_tf32("torch", torch, on_gpu=torch.cuda.is_available())
         self.training = torch.is_grad_enabled
         self.backward = (torch.Tensor, "backward")
 

@@ -55,6 +55,7 @@ def watch(
             "model is under a tf.distribute strategy; allowed with an optimizer of Keras"
         )
     facts = {
+        "tf32": engine.tf32,
         "loss": "mean" if strategy is None else "sum",  # the ranks' own
         "modules": described(
             [("model", model), *modules.items()] if isinstance(model, tf.Module) else [],

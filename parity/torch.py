@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from parity.align.optimizer_state import slots_of
+from parity.align.precision import in_tf32
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.pair.perturbation import mapped
@@ -48,13 +49,13 @@ def watch(
         if not isinstance(each, torch.optim.Optimizer):
             raise UsageError(f"optimizer is {each!r}; allowed: a torch.optim.Optimizer")
     _check_model(model)
+    device = str(next((each.device for each in model.parameters()), "none"))
     facts = {
-        "device": str(next((each.device for each in model.parameters()), "none")),
+        "device": device,
         "threads": torch.get_num_threads(),
         "seed": torch.initial_seed(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "tf32": in_tf32("torch", torch, on_gpu=device.startswith("cuda")),
         "buffers": [name for name, _ in _named(model, model.named_buffers())],
         "modules": _modules(model),
         "optimizer": {

@@ -656,12 +656,13 @@ def test_weights_of_another_model_are_refused(tmp_path, case):
     assert message in str(caught.value)
 
 
-def with_header(trace, folder, change):
+def with_header(trace, folder, change, facts=None):
     """Copy a trace with other settings of its modules and optimiser in its header."""
     shutil.copytree(trace, folder)
     header = json.loads((folder / "trace.json").read_text())
     for each in (*header["facts"]["modules"], header["facts"]["optimizer"]):
         each["settings"] |= change.get(each["kind"], {})
+    header["facts"] |= facts or {}
     header |= change.get("header", {})
     (folder / "trace.json").write_text(json.dumps(header))
     return folder
@@ -754,6 +755,29 @@ def test_doctor_finds_what_two_trainings_differ_in(carried, capsys, tmp_path, ca
     lines = run(capsys, "doctor", *(each.folder for each in pair), status=int(bool(expected)))
     assert max(map(len, lines)) <= 80
     assert len(lines) == 1 + 4 * len(expected)
+
+
+@pytest.mark.parametrize(
+    ("facts", "values", "fix"),
+    [
+        ({}, ("nothing", "all products"), "tf.config.experimental.enable"),
+        (
+            {"tf32": "convolutions and recurrent layers"},
+            ("convolutions and recurrent layers", "all products"),
+            "torch.backends.cudnn.allow_tf32=False and matmul precision 'highest'; tf.config",
+        ),
+    ],
+)
+def test_doctor_finds_what_a_gpu_rounds(carried, tmp_path, facts, values, fix):
+    """The rounding was seen on a GPU; here the headers are those that it left."""
+    single = {"header": {"dtype": "float32"}}
+    ours = with_header(carried / "torch" / "encoder", tmp_path / "a", single, facts)
+    port = carried / "keras-carried" / "encoder"
+    port = with_header(port, tmp_path / "b", single, {"tf32": "all products"})
+    found = traps([Trace(ours), Trace(port)])[0]
+    assert (found.what, found.values) == ("rounded to TF32", values)
+    assert found.fix.startswith(fix)
+    assert "TF32" not in str(traps([Trace(port), Trace(port)]))
 
 
 PAIR = """

@@ -8,6 +8,7 @@ import numpy as np
 
 from parity.align.kinds import kind_of
 from parity.align.mapping import Row
+from parity.align.precision import IN_FULL, NONE
 from parity.align.proposal import facts_of, framework_of, propose
 from parity.trace.reader import Trace
 
@@ -96,6 +97,7 @@ class _Doctor:
 
     def found(self) -> Iterator[tuple[str, Trap]]:
         yield from self._start()
+        yield from self._tf32()
         for row in self._rows:
             names = [name.partition(" ")[0] for name in row.units]
             settings = [
@@ -118,6 +120,17 @@ class _Doctor:
             if "weights differ" in row.why:
                 fix = "parity weights carries them over"
                 yield row.units[1], Trap("the initial weights differ", (), fix)
+
+    def _tf32(self) -> Iterator[tuple[str, Trap]]:
+        """Yield what the sides round to TF32, 11 bits, before they multiply it on a GPU."""
+        rounded = [str(each.get("tf32", NONE)) for each in self._facts]
+        if not self._double and rounded[0] != rounded[1]:
+            fixes = [
+                IN_FULL[str(facts.get("backend", side))]
+                for facts, side, each in zip(self._facts, self._sides, rounded, strict=True)
+                if each != NONE
+            ]
+            yield "model", Trap("rounded to TF32", _texts(rounded), "; ".join(fixes))
 
     def _setting(
         self, where: str, kind: str, what: str, own: tuple[str, ...], settings: list[Settings]

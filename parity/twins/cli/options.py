@@ -177,7 +177,7 @@ class RunOptions(Options):
     cache: Path = option(Path("out/cache"), _CACHE)
     json: Path | None = option(None, "file to write report.json to as well")
     frameworks: tuple[str, ...] = option((), "frameworks to compare, separated by commas, each beside the oracle too [default: all that train the network]")
-    replicas: tuple[int, ...] = option((), "numbers of replicas to train with, separated by commas [default: 1,2,3, as far as there are GPUs for --device gpu; with --hosts or --processes one for each process]", at_least=1, at_most=65_536)
+    replicas: tuple[int, ...] = option((), "numbers of replicas to train with, separated by commas [default: 1,2,3; on GPUs no more than there are; with --hosts or --processes one for each process]", at_least=1, at_most=65_536)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
     sync: bool = option(False, _SYNC)
     settings: StrategySettings = StrategySettings()

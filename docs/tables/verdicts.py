@@ -54,39 +54,6 @@ def faults_table(measured: Sequence[Measurement]) -> str:
     return joined(one.provenance("make hunt"), said, markdown_table(headers, rows))
 
 
-def strategy_faults_table(measured: Sequence[Measurement]) -> str:
-    """Return how many faults of each strategy were found, apart from the default ones."""
-    (one,) = measured
-    findings = [each for each in one.values["findings"] if each["strategy"]]
-    rows = []
-    for side, strategy in sorted({(e["side"], e["strategy"]) for e in findings}):
-        mine = [e for e in findings if (e["side"], e["strategy"]) == (side, strategy)]
-        found = [each for each in mine if each["found"]]
-        able = [e for e in found if e["found_by"] == "mismatch" and e.get("confirmable", True)]
-        rows.append(
-            [
-                f"{side} `{strategy}`",
-                len({each["fault"] for each in mine}),
-                *(len(mine), len(found), sum(each["right_place"] for each in found)),
-                "{} of {}".format(
-                    sum(each["fault"] in each["confirmed_faults"] for each in able), len(able)
-                ),
-            ]
-        )
-    headers = [
-        "strategy", "faults", "planted", "found", "at the right tensor, the strategy named",
-        "cause confirmed",
-    ]  # fmt: skip
-    dtypes = sorted({each["dtype"] for each in findings}, reverse=True)
-    kernels = sorted({each["kernels"] for each in findings})
-    said = (
-        f"{count(len({each['fault'] for each in findings}), 'fault')}, planted in "
-        f"{' and '.join(dtypes)}, with {' and '.join(kernels)} kernels."
-    )
-    command = "python -m parity faults --strategy"
-    return joined(one.provenance(command), said, markdown_table(headers, rows))
-
-
 def sweep_table(measured: Sequence[Measurement]) -> str:
     """Return how much of what one step allows was used, by rung, and the false alarms."""
     (one,) = measured

@@ -27,7 +27,7 @@ from docs.tables.speed import (
     strategies_table,
 )
 from docs.tables.trainings import converge_table, trainings_table
-from docs.tables.verdicts import faults_table, strategy_faults_table, sweep_table
+from docs.tables.verdicts import faults_table, sweep_table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -63,7 +63,6 @@ KINDS: dict[str, Callable[[Sequence[Measurement]], str]] = {
     "sizes": sizes_table,
     "kernels": kernels_table,
     "faults": faults_table,
-    "strategy-faults": strategy_faults_table,
     "sweep": sweep_table,
     "converge": converge_table,
     "trainings": trainings_table,

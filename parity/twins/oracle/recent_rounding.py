@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
 # What a tensor's name begins with -> how many times smaller its rounding error may be than the
-# last measurements say. docs/verdict.md has what was seen: 1.7 times in activations, 2.4 in
+# last measurements say. docs/verdict.md has what was seen: 1.9 times in activations, 2.4 in
 # those of an attention, whose softmax over positions becomes sharper from step to step, and 1.6
 # in gradients. Single measurements, not the least of three, said up to 7 times too much of
 # gradients, and relative to what is left of the gradient alone, up to 30 times.

@@ -211,6 +211,17 @@ def test_few_wrong_elements_decide_no_number():
     assert step.confirmed(case)[0] == []
 
 
+def test_a_number_that_no_run_may_have_ends_no_search():
+    step = planted("sentences")
+    before, recorded = step.case.snapshot, step.case.recorded
+    moments = {
+        name: 2 * before[name] - recorded[f"clipped_gradient/{name[10:-2]}"]
+        for name in before
+        if name.endswith("/m")  # as with a beta1 of 2
+    }
+    assert step.confirmed(step.recording(moments))[0] == []
+
+
 def test_a_search_ends_when_its_budget_is_spent():
     step = planted("stream")
     case = step.with_mistake(step.suspect("a constant added to gate g").solve(0.02))

@@ -187,7 +187,8 @@ def test_a_checkpoint_that_holds_other_values_than_were_recorded_is_found(went_o
     path, steps = went_on
     saved = {"weight/softmax/bias": steps[1]["weight/softmax/bias"] + 1e-16}
     saved = load_checkpoint(path).snapshot | saved
-    after = {number: steps[number] for number in (2, 3)}
+    embedded = steps[2]["forward/embedded"] + 1e-16  # what it leads to is not named
+    after = {2: steps[2] | {"forward/embedded": embedded}, 3: steps[3]}
     run_again = Resumed("paddle-2", "paddle-2", 2, steps, after, saved)
     (found,) = ResumeRung(SPEC, PER_EPOCH, SIDES).compare(run_again).mismatches
     assert (found.place.tensor, found.within) == ("weight/softmax/bias", "paddle-2")

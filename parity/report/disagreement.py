@@ -41,7 +41,9 @@ def blame(verdict: Verdict) -> str:
     if first.note:
         named = checked_sides(verdict.mismatches, verdict.sides) if first.check else []
         others = [side for side in named if side not in (*first.sides, first.within)]
-        also = f"; the same check fails for {_and(others)}: {_SHARED}" if others else ""
+        # the oracle takes no part where each side is compared with itself
+        shared = _SHARED.replace("the oracle, or ", "") if first.within else _SHARED
+        also = f"; the same check fails for {_and(others)}: {shared}" if others else ""
         return first.note + also
     return disagreement_text(disagreement_of(verdict), verdict.sides)
 

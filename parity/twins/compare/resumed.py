@@ -126,7 +126,7 @@ class ResumeRung:
             wrong = self._found(run, Mismatch(self._sides(run), place, problem=problem))
             return find_in_exact_check("resume", self._sides(run), wrong)
         if run.saver == run.loader:
-            found = self._compare_own(run, steps) or self._compare_saved(run)
+            found = self._compare_saved(run) or self._compare_own(run, steps)
             return find_in_exact_check("resume", self._sides(run), found)
         return self._compare_others(run, steps)
 

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from parity.base.errors import UsageError
 from parity.compare.steps import StepBounds, compare_step
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.causes.wrong_step import (
@@ -188,7 +189,7 @@ class CauseSearch:
             self._budget.tried += 1
             try:
                 found = _joined(self._tensors(case, suspect.solve(number)), names)
-            except (ValueError, FloatingPointError):  # no value that the spec allows
+            except (UsageError, FloatingPointError):  # no value that the spec allows
                 return None
             return found - target if np.isfinite(found).all() else None
 

@@ -243,6 +243,27 @@ def header(spec: Spec, framework: str, replicas: int = 2, **values) -> dict:
     } | values
 
 
+def compare_sides(spec: Spec, sides, after=0, cause_seconds=0.0, **values):
+    """Return the verdict on sides, by labels such as paddle-2, given each one's steps.
+
+    Args:
+      after: how many steps are followed after the first wrong one.
+      values: of all headers.
+    """
+    # for the reason in `train_with`
+    from parity.twins.compare.run_comparison import RunComparison
+
+    headers = {}
+    for label in sides:
+        framework, replicas = label.split("-")
+        headers[label] = header(spec, framework, int(replicas), **values)
+    comparison = RunComparison(headers, after, cause_seconds)
+    comparison.compare(
+        dict(zip(sides, each, strict=True)) for each in zip(*sides.values(), strict=True)
+    )
+    return comparison.verdict
+
+
 def recorded_steps(
     spec: Spec, steps: int, replicas: int = 2, *, carry: bool = True, nudge: float = 0.0
 ) -> list[dict[str, np.ndarray]]:

@@ -5,7 +5,7 @@ from functools import wraps
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, share_of_rows, small_spec
+from oracle_side import compare_sides, recorded_steps, share_of_rows, small_spec
 from planted_step import Planted, specs
 
 from parity.report.mismatch import confirmed_lines, first_lines, mismatch_text
@@ -19,7 +19,6 @@ from parity.twins.compare.causes.views import (
     updated,
 )
 from parity.twins.compare.causes.wrong_step import Confirmed
-from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.oracle.training import replica_losses
@@ -36,15 +35,9 @@ def planted():
 
 def compared(spec, steps, cause_seconds=1e9, after=0, **values):
     """Return the verdict of the sides' first steps, label -> recorded steps."""
-    comparison = RunComparison(
-        {side: header(spec, name, **values) for side, name in SIDES.items()},
-        after,
-        cause_seconds,
-    )
-    comparison.compare(
-        {side: steps[side][step] for side in SIDES} for step in range(len(steps["paddle-2"]))
-    )
-    return comparison.verdict
+    count = len(steps["paddle-2"])
+    sides = {side: steps[side][:count] for side in SIDES}
+    return compare_sides(spec, sides, after, cause_seconds, **values)
 
 
 def wrong_steps(planted, name, steps=2):

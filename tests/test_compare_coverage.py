@@ -8,13 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, text_batch
+from oracle_side import (
+    compare_sides,
+    recorded_steps,
+    small_pairs_spec,
+    small_spec,
+    text_batch,
+)
 
 from data.load import load_pair_text, load_stream_text
 from parity.compare.coverage import Fact, join_facts, not_covered
 from parity.report.terminal import coloured, report_text
 from parity.report.verdict_page import report_html
-from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.step_coverage import (
     SOFTMAX_ENDS,
     StepCoverage,
@@ -267,11 +272,10 @@ def test_facts_add_up_and_one_precision_is_enough():
 def report():
     """Return the report of a short run that meets some cases only."""
     spec = small_spec()
-    sides = {"paddle-2": "paddle", "tensorflow-2": "tensorflow"}
-    comparison = RunComparison({label: header(spec, name) for label, name in sides.items()})
-    for step, tensors in enumerate(recorded_steps(spec, 2)):
-        comparison.step(step, dict.fromkeys(sides, tensors))
-    outcome = Outcome(spec, comparison.verdict.sides, verdicts=[comparison.verdict])
+    verdict = compare_sides(
+        spec, dict.fromkeys(("paddle-2", "tensorflow-2"), recorded_steps(spec, 2))
+    )
+    outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
     return report_values(outcome, "small", "")
 
 

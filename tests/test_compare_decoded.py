@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, small_pairs_spec, write_trace
+from oracle_side import compare_sides, header, recorded_steps, small_pairs_spec, write_trace
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.cli.command_line import main
@@ -20,7 +20,6 @@ from parity.twins.compare.decoded_answers import (
     scores_again,
 )
 from parity.twins.compare.pair_comparison import PairComparison
-from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.oracle.rounding import rounding_of_scores
@@ -93,11 +92,10 @@ def changed(tensors, **changes):
 
 def test_a_faithful_side_matches(faithful):
     spec, tensors = faithful
-    comparison = RunComparison({side: header(spec, name) for side, name in SIDES.items()})
-    comparison.step(0, dict.fromkeys(SIDES, tensors))
-    assert comparison.verdict.matches
-    assert not comparison.verdict.ties
-    distance = comparison.verdict.pairs["paddle-2", ONE_STEP]["decode"]
+    verdict = compare_sides(spec, {side: [tensors] for side in SIDES})
+    assert verdict.matches
+    assert not verdict.ties
+    distance = verdict.pairs["paddle-2", ONE_STEP]["decode"]
     assert distance.used <= 0.5
     assert len(tensors["decode/beam_tokens"][0]) == 3
     assert (
@@ -184,9 +182,8 @@ def test_a_side_that_did_not_decode_is_named(faithful, lacking):
     spec, tensors = faithful
     steps = dict.fromkeys(SIDES, tensors)
     steps[lacking] = {n: a for n, a in tensors.items() if not n.startswith("decode/")}
-    comparison = RunComparison({side: header(spec, name) for side, name in SIDES.items()})
     with pytest.raises(UsageError, match=f"{lacking}, step 0: decode/source is missing"):
-        comparison.step(0, steps)
+        compare_sides(spec, {side: [steps[side]] for side in SIDES})
 
 
 # ties

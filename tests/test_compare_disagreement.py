@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, small_spec
+from oracle_side import compare_sides, recorded_steps, small_spec
 
 from parity.compare.disagreement import (
     ALL_ALIKE,
@@ -20,7 +20,6 @@ from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
 from parity.report.disagreement import blame
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
-from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.trace.side import TrainedSide
@@ -36,21 +35,13 @@ def mistaken(tensors, by, name=TENSOR):
     return tensors | {name: array.astype(tensors[name].dtype)}
 
 
-def climbed(changes, dtype="float64", headers=None, step=1):
-    """Compare sides, named framework-replicas, each with its own change at one step."""
+def climbed(changes, dtype="float64"):
+    """Compare sides, named framework-replicas, each with its own change at step 1."""
     spec, sides = small_spec(dtype=dtype), {}
-    for label in changes:
-        framework, replicas = label.split("-")
-        sides[label] = header(spec, framework, int(replicas))
-    runs = {label: recorded_steps(spec, 2, of["replicas"]) for label, of in sides.items()}
-    comparison = RunComparison(sides)
-    for number in range(2):
-        tensors = {label: dict(run[number]) for label, run in runs.items()}
-        for label, change in changes.items():
-            if number == step and change is not None:
-                tensors[label] = change(tensors[label])
-        comparison.step(number, tensors)
-    return spec, comparison.verdict
+    for label, change in changes.items():
+        right, other = recorded_steps(spec, 2, int(label[-1]))
+        sides[label] = [right, other if change is None else change(other)]
+    return spec, compare_sides(spec, sides)
 
 
 def halved(tensors):
@@ -139,6 +130,18 @@ def test_replicas_of_different_number_are_compared_by_their_sum():
     found = climbed({"paddle-1": None, "paddle-2": halved, "paddle-3": halved})[1]
     assert found.mismatches[0].place.tensor == LOSSES
     assert found.disagreement.groups == (("paddle-2", "paddle-3"),)
+
+
+def test_the_values_shown_of_the_oracle_are_those_of_the_side_in_question():
+    """Other sides, and the oracle's own step, may divide the batch among fewer replicas."""
+    changes = {"paddle-1": None, "paddle-2": of_first_replica, "paddle-3": None}
+    spec, verdict = climbed(changes)
+    right = {label: verdict.oracle[label][LOSSES].tolist() for label in changes}
+    assert [len(losses) for losses in right.values()] == [1, 2, 3]
+    first = report(spec, verdict)["first_mismatch"]
+    assert (first["tensor"], first["index"]) == (LOSSES, [1])
+    (line,) = (line for line in first["story"].splitlines() if "oracle, free run " in line)
+    assert float(line.split()[-1]) == right["paddle-2"][1]
 
 
 def test_sides_that_differ_from_each_other_alone():

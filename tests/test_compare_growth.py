@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, small_spec
+from oracle_side import compare_sides, recorded_steps, small_spec
 
 from parity.base.errors import NumericFailure
 from parity.compare.growth import GROWS, STAYS, VANISHES, Growth
@@ -13,7 +13,6 @@ from parity.report.charts import losses
 from parity.report.mismatch import growth_sentence
 from parity.report.terminal import report_text
 from parity.report.verdict_page import report_html
-from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 
@@ -44,13 +43,7 @@ def once(steps, name="gradient/lstm_0/bias", by=1e-3):
 
 
 def climbed(left, other, after=5):
-    comparison = RunComparison(
-        {side: header(SPEC, name) for side, name in SIDES.items()}, after
-    )
-    comparison.compare(
-        dict(zip(SIDES, each, strict=True)) for each in zip(left, other, strict=True)
-    )
-    return comparison.verdict
+    return compare_sides(SPEC, {"paddle-2": left, "tensorflow-2": other}, after)
 
 
 def values_of(verdict):

@@ -8,7 +8,14 @@ import copy
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, small_pairs_spec, small_spec, write_trace
+from oracle_side import (
+    compare_sides,
+    header,
+    recorded_steps,
+    small_pairs_spec,
+    small_spec,
+    write_trace,
+)
 
 from parity.base.errors import UsageError
 from parity.compare.tensors import ONE_STEP, ORACLE
@@ -33,16 +40,15 @@ def run(request):
     return spec, recorded_steps(spec, STEPS)
 
 
-def climbed(spec, left, right, headers=None):
-    """Compare two sides' steps; return the verdict and the step after the last one compared."""
-    comparison = RunComparison(
-        headers or {side: header(spec, name) for side, name in SIDES.items()}
-    )
-    for step, recorded in enumerate(zip(left, right, strict=True)):
-        comparison.step(step, dict(zip(comparison.sides, recorded, strict=True)))
-        if not comparison.verdict.matches:
-            break
-    return comparison.verdict
+def climbed(spec, left, right):
+    """Return the verdict on two sides' steps."""
+    return compare_sides(spec, {"paddle-2": left, "tensorflow-2": right})
+
+
+def both_at(spec, steps):
+    """Return the verdict on both frameworks, given a side's steps by number of replicas."""
+    sides = {f"{name}-{count}": a for name in SIDES.values() for count, a in steps.items()}
+    return compare_sides(spec, sides)
 
 
 def changed(steps, step, name, change):
@@ -97,22 +103,12 @@ PAIRS = {
 @pytest.mark.parametrize("case", PAIRS)
 def test_a_faithful_side_of_pairs_matches(dtype, case):
     spec = small_pairs_spec(dtype=dtype, **PAIRS[case])
-    headers = {
-        f"{framework}-{count}": header(spec, framework, count)
-        for count in (1, 2)
-        for framework in ("paddle", "tensorflow")
-    }
-    steps = {count: recorded_steps(spec, 3, count) for count in (1, 2)}
-    comparison = RunComparison(headers)
-    for step in range(3):
-        comparison.step(
-            step, {side: steps[of["replicas"]][step] for side, of in headers.items()}
-        )
-        assert comparison.verdict.matches
+    verdict = both_at(spec, {count: recorded_steps(spec, 3, count) for count in (1, 2)})
+    assert verdict.matches
     judged = ORACLE if dtype == "float64" else ONE_STEP
     for rung in rungs():
         if rung not in NOT_RECORDED:
-            distance = comparison.verdict.pairs["paddle-2", judged][rung]
+            distance = verdict.pairs["paddle-2", judged][rung]
             assert distance.where is not None
             assert distance.used <= 0.5
 
@@ -120,18 +116,9 @@ def test_a_faithful_side_of_pairs_matches(dtype, case):
 def test_replica_counts_are_held_against_the_first_and_across_frameworks():
     spec = spec_of("float64", "sentences")
     steps = {count: recorded_steps(spec, STEPS, count) for count in (1, 2, 3, 4)}
-    headers = {
-        f"{framework}-{count}": header(spec, framework, count)
-        for count in steps
-        for framework in ("paddle", "tensorflow")
-    }
-    comparison = RunComparison(headers)
-    for step in range(STEPS):
-        comparison.step(
-            step, {side: steps[of["replicas"]][step] for side, of in headers.items()}
-        )
-        assert comparison.verdict.matches
-    between = {pair for pair in comparison.verdict.pairs if pair[1] not in (ORACLE, ONE_STEP)}
+    verdict = both_at(spec, steps)
+    assert verdict.matches
+    between = {pair for pair in verdict.pairs if pair[1] not in (ORACLE, ONE_STEP)}
     assert between == {(f"paddle-{count}", f"tensorflow-{count}") for count in (1, 2, 3, 4)} | {
         (f"{side}-1", f"{side}-{n}") for side in ("paddle", "tensorflow") for n in (2, 3, 4)
     }
@@ -140,16 +127,12 @@ def test_replica_counts_are_held_against_the_first_and_across_frameworks():
 def test_what_is_right_with_one_replica_is_laid_to_the_strategy():
     spec = spec_of("float64")
     sources = {"gradient": "layers.py:9 (lstm)", "replicas": "towers.py:7 (Towers)"}
-    headers = {
-        f"paddle-{count}": header(spec, "paddle", count, sources=sources) for count in (1, 2)
-    }
     right = recorded_steps(spec, 1, 1)
     wrong = changed(recorded_steps(spec, 1, 2), 0, "gradient/embed/table", lambda a: a * 2)
 
     def where(one):
-        comparison = RunComparison(headers)
-        comparison.step(0, {"paddle-1": one[0], "paddle-2": wrong[0]})
-        return run_values(comparison.verdict)["first_mismatch"]["sources"]
+        verdict = compare_sides(spec, {"paddle-1": one, "paddle-2": wrong}, sources=sources)
+        return run_values(verdict)["first_mismatch"]["sources"]
 
     assert where(right) == {
         "paddle-2": "towers.py:7 (Towers), with several replicas of layers.py:9 (lstm)"

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from oracle_side import header, recorded_steps, small_pairs_spec, small_spec
+from oracle_side import compare_sides, recorded_steps, small_pairs_spec, small_spec
 
 from parity.compare.step_series import MOST_POINTS, MOST_SHARE, History
 from parity.compare.tensors import Distance, Place
-from parity.twins.compare.run_comparison import RunComparison
+from parity.twins.trace.contents import tensor_names
 
 SIDES = ("paddle-2", "tensorflow-2")
 TENSOR = "weight/embed/table"
@@ -73,23 +73,14 @@ def test_a_comparison_keeps_every_step_of_the_first_pair(spec):
     sides = dict(zip(SIDES, (steps, off), strict=True)) | {
         "paddle-3": recorded_steps(spec, 5, 3)
     }
-    comparison = RunComparison(
-        {
-            "paddle-2": header(spec, "paddle", 2),
-            "tensorflow-2": header(spec, "tensorflow", 2),
-            "paddle-3": header(spec, "paddle", 3),
-        }
-    )
-    for step in range(5):
-        comparison.step(step, {side: recorded[step] for side, recorded in sides.items()})
-    found = comparison.verdict.history.to_json()
+    found = compare_sides(spec, sides).history.to_json()
     assert found["pair"] == list(SIDES)
     assert found["steps"] == [0, 1, 2, 3, 4]
     assert found["loss"]["paddle-2"] == [float(each["loss/global"]) for each in steps]
     assert found["loss"]["oracle"] == pytest.approx(found["loss"]["paddle-2"], rel=1e-12)
     assert list(found["relative"]) == [
         each
-        for each in comparison.names
+        for each in tensor_names(spec)
         if each in steps[0] and not each.startswith("replicas/")
     ]
     for tensor, relative in found["relative"].items():

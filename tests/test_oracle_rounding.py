@@ -1,5 +1,7 @@
 """The bound of a sum admits every order of its terms, and no more than rounding."""
 
+import threading
+
 import numpy as np
 import pytest
 from oracle_side import header, random_inputs, recorded_steps, small_spec
@@ -7,6 +9,7 @@ from oracle_side import header, random_inputs, recorded_steps, small_spec
 from parity.compare.tensors import ONE_STEP
 from parity.trace.tolerances import ONE_STEP_TIMES
 from parity.twins.compare.run_comparison import RunComparison
+from parity.twins.oracle import run_parallel as threads
 from parity.twins.oracle.perturbation import (
     UNIT,
     RoundingNoise,
@@ -15,6 +18,7 @@ from parity.twins.oracle.perturbation import (
     summed,
 )
 from parity.twins.oracle.rounding import Rounding
+from parity.twins.oracle.run_parallel import run_parallel
 from parity.twins.oracle.training import run_network
 from parity.twins.spec.initial import initial_snapshot, zero_state
 from parity.twins.spec.step_arrays import StepInputs
@@ -232,3 +236,43 @@ def test_a_sum_in_float64_errs_as_one_in_float64_does():
         with perturbation(RoundingNoise(run, "float64")):
             errors.append((summed(array, axis=1) - exact).item() / UNIT["float32"])
     assert 5 < np.sqrt(np.mean(np.square(errors))) < 50
+
+
+# independent pieces of work on all cores at once
+
+
+@pytest.mark.parametrize(
+    ("cores", "calls", "running"),
+    [(1, 12, 1), (1, 3, 1), (3, 12, 3), (16, 12, 4), (2, 3, 3), (2, 4, 2), (2, 7, 4)],
+)
+def test_results_come_in_order_and_no_core_is_idle_while_there_are_calls(
+    cores, calls, running, monkeypatch
+):
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    together, now, most = threading.Barrier(running), set(), []
+
+    def meet(number):
+        now.add(number)
+        most.append(len(now))
+        if number < calls - calls % running:
+            together.wait(timeout=60)  # broken, if fewer are running
+        now.discard(number)
+        return number
+
+    assert run_parallel([lambda k=k: meet(k) for k in range(calls)]) == list(range(calls))
+    assert max(most) == running
+    assert run_parallel([]) == []
+
+
+def test_the_first_error_in_order_is_raised():
+    def fail(error):
+        raise error
+
+    with pytest.raises(ValueError, match="first"):
+        run_parallel(
+            [
+                lambda: 1,
+                lambda: fail(ValueError("first")),
+                lambda: fail(KeyError("second")),
+            ]
+        )

@@ -1,11 +1,13 @@
 """The report: what it takes from a verdict, and how it tells a mismatch."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from asynchronous_side import SPEC, train
 
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
@@ -19,7 +21,9 @@ from parity.report.mismatch import (
 from parity.report.table import WIDTH, wrapped
 from parity.report.terminal import UNSEEN, WITNESSES, coloured, not_covered_line, report_text
 from parity.report.values import rung_values
-from parity.report.verdict_tables import rung_table
+from parity.report.verdict_tables import rung_table, staleness_table
+from parity.trace.reader import Trace
+from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.spec.spec import preset
@@ -261,3 +265,44 @@ def test_a_report_says_what_no_run_sees_and_which_tests_stand_for_it(verdict):
 def test_what_is_trained_beyond_the_recorded_steps_is_said_to_be_reported_only(verdict):
     text = report_text(long_values(verdict)[0])
     assert "for two at the end, and seconds are reported, not judged." in " ".join(text.split())
+
+
+# what a report says of asynchronous sides: how stale their updates were
+
+
+UPDATES = 30
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Return the values of two reports: of a drawn schedule, and of sides that ran freely."""
+    folder, found = tmp_path_factory.mktemp("traces"), {}
+    for schedule in ("1", "free"):
+        traces = []
+        for framework in ("paddle", "tensorflow"):
+            path = folder / f"{schedule}-{framework}"
+            given = {"schedule": schedule, "staleness": 3 if schedule == "1" else None}
+            train(folder / "run", trace=path, steps=UPDATES, evaluate=0, replicas=3, **given)
+            trace = Trace(path)
+            trace.side = replace(trace.side, framework=framework)
+            trace.header["framework"] = framework
+            traces.append(trace)
+        verdict = compare_traces(traces)
+        outcome = Outcome(SPEC, verdict.sides, {}, [verdict])
+        found[schedule] = json.loads(json.dumps(report_values(outcome, "tiny", "parity run")))
+    return found
+
+
+def test_the_table_counts_the_updates_of_each_staleness(reports):
+    values = reports["1"]
+    counts = values["runs"][0]["staleness"]["paddle-3"]
+    assert sum(counts.values()) == UPDATES
+    assert set(counts) == {"0", "1", "2", "3"}
+    table = staleness_table(values)
+    assert [row[:3] for row in table.rows] == [
+        ["paddle-3", "float64", 30],
+        ["tensorflow-3", "float64", 30],
+    ]
+    mean = sum(int(stale) * count for stale, count in counts.items()) / UPDATES
+    told = ", ".join(f"{stale}: {count}" for stale, count in counts.items())
+    assert table.rows[0][3:] == [f"{mean:.2f}", told]

@@ -4,14 +4,26 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
-from oracle_side import small_spec
+from oracle_side import random_inputs, small_pairs_spec, small_spec
 from test_cli import other
 
 from parity.base.errors import UsageError
 from parity.base.fields import check_fields, option
+from parity.twins.oracle.training import Oracle
+from parity.twins.spec.gpus import check_gpus, without_paddle
+from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
+from parity.twins.spec.replaceable import replaceable, replacing
+from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import Spec, TrainSpec, preset
+from parity.twins.spec.stages import layers_of, stages_of
+from parity.twins.spec.step_arrays import (
+    StepInputs,
+    join_activations,
+    split_feeds,
+)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -97,3 +109,214 @@ def test_presets_are_the_published_ones():
     assert (spec.text.batching, training.batch_size) == ("sentences", 60)
     assert (model.embedding_size, model.hidden_size, model.num_layers) == (64, 128, 2)
     assert (training.optimizer, training.learning_rate) == ("adam", 1e-3)
+
+
+# the published recipes: their numbers as their sources have them, and what they amount to
+
+
+def batch(seed, time, rows, words):
+    """Return full rows of random words; from seed 1 on, all targets are the same word."""
+    draw = np.random.default_rng(seed)
+    tokens = draw.integers(0, words, (rows, time))
+    targets = np.full_like(tokens, 3) if seed else draw.integers(0, words, (rows, time))
+    return {"tokens": tokens, "targets": targets, "lengths": np.full(rows, time)}
+
+
+def test_on_full_batches_a_loss_per_row_is_a_larger_rate_and_a_tighter_clip():
+    """Summing over 20 steps is 20 times the mean: rate 1 and clip 5 become 20 and 5 / 20."""
+    per_row = preset("language-model", "zaremba-small").replace(
+        vocabulary_size=30, embedding_size=6, hidden_size=6, dtype="float64"
+    )
+    assert (per_row.text.time, per_row.training.clip_norm) == (20, 5.0)
+    per_token = per_row.replace(learning_rate=20.0, clip_norm=0.25, loss_per="token")
+    rows, norms = per_row.training.batch_size, []
+    oracles = {spec: Oracle(spec, initial_snapshot(spec)) for spec in (per_row, per_token)}
+    for step in range(4):
+        found = {}
+        for spec, oracle in oracles.items():
+            arrays = batch(step, spec.text.time, rows, 30)
+            inputs = StepInputs(arrays, step > 0, loss_per=spec.training.loss_per)
+            found[spec] = oracle.step(inputs, spec.training.learning_rate, [rows])
+        row, token = found[per_row], found[per_token]
+        assert row["loss/global"] == pytest.approx(20 * token["loss/global"])
+        norms.append(float(row["gradient_norm"]))
+        for name, array in oracles[per_row].snapshot.items():
+            other = oracles[per_token].snapshot[name]
+            np.testing.assert_allclose(array, other, rtol=1e-10, atol=1e-14, err_msg=name)
+    assert min(norms) < 5 < max(norms)  # with and without clipping
+
+
+# functions that can be replaced for a while, and are called as they are otherwise
+
+
+@replaceable
+def area(width, height=1):
+    """Return the area of a rectangle."""
+    return width * height
+
+
+@replaceable
+def volume(width, height, depth):
+    return area(width, height) * depth
+
+
+def other_area(width, height=1):
+    return -width * height
+
+
+def test_a_replacement_is_called_within_its_context_alone():
+    assert area(2, 3) == 6
+    with replacing({area: other_area}):
+        assert area(2, height=3) == -6
+        with replacing({}):
+            assert area(2, 3) == 6
+        assert area(2) == -2
+    assert area(2, 3) == 6
+
+
+def test_a_replaceable_function_calls_the_replacements_of_others():
+    with replacing({area: other_area}):
+        assert volume(2, 3, 4) == -24
+
+
+def test_a_function_must_be_declared_replaceable():
+    with (
+        pytest.raises(ValueError, match="other_area is not declared"),
+        replacing({other_area: area}),
+    ):
+        pass
+
+
+def test_a_replacement_has_the_same_parameters():
+    with (
+        pytest.raises(ValueError, match=r"area\(width, height=1\) has a replacement with \(w"),
+        replacing({area: volume}),
+    ):
+        pass
+
+
+# how a batch is shared among replicas and put together again, and its dropout masks
+
+
+def test_too_few_rows_are_refused():
+    with pytest.raises(
+        UsageError, match=r"batch of 3 rows.*4 replicas; allowed: --replicas <= 3"
+    ):
+        split_rows(3, 4)
+    with pytest.raises(UsageError, match="--replicas is 0; allowed: >= 1"):
+        split_rows(3, 0)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "stages", "found", "said"),
+    [
+        (1, 1, 0, "no GPU is found; allowed: cpu"),
+        (
+            3,
+            1,
+            2,
+            r"--replicas is 3, but the machine has 2 GPUs \(gpu:0, gpu:1\); allowed: 1 to 2",
+        ),
+        (2, 2, 3, "at --stages 2, but the machine has 3 GPUs .* allowed: 1, or"),
+        (2, 1, 1, r"has 1 GPU \(gpu:0\); allowed: 1, or --device cpu"),
+        (1, 3, 2, "allowed: fewer stages, or --device cpu"),
+    ],
+)
+def test_too_few_gpus_are_refused(replicas, stages, found, said):
+    check_gpus(replicas, stages, replicas * stages)
+    with pytest.raises(UsageError, match=said):
+        check_gpus(replicas, stages, found)
+
+
+@pytest.mark.parametrize("capability", [(6, 1), (7, 5), (8, 0), (8, 9)])
+def test_paddle_runs_where_it_has_code_for_the_gpu(capability):
+    assert without_paddle(capability) == ""
+
+
+@pytest.mark.parametrize("capability", [(6, 0), (9, 0), (10, 0)])
+def test_paddle_has_no_code_for_other_gpus(capability):
+    major, minor = capability
+    assert f"compute capability {major}.{minor}, which" in without_paddle(capability)
+
+
+def small_state(rows=5):
+    draw = np.random.default_rng(0)
+    return {"h": draw.random((rows, 2, 4)), "c": draw.random((rows, 2, 4))}
+
+
+def test_a_replica_of_empty_rows_alone_keeps_one_step():
+    """No framework runs a loop over no time at all."""
+    spec = small_spec()
+    feeds = split_feeds(spec, random_inputs(spec, [4, 2, 0, 0]), small_state(4), 2)
+    assert [feed["tokens"].shape for feed in feeds] == [(2, 4), (2, 1)]
+    assert feeds[1]["mask/lstm_0"].shape == (2, 1, 4)
+    assert [feed["scale"].tolist() for feed in feeds] == [[1 / 6], [0]]
+
+
+@pytest.mark.parametrize("stand_ins", [0, 1, 2])
+def test_what_stands_in_for_no_token_is_not_recorded(stand_ins):
+    spec = small_spec()
+    inputs = random_inputs(spec, [1, 2, 0, 0])
+    parts = {"token_loss": [np.array([0.5, 0.25, 0.125]), np.full(stand_ins, np.nan)]}
+    joined = join_activations(spec, parts, inputs)["forward/token_loss"]
+    assert joined.tolist() == [[0.5, 0, 0, 0], [0.25, 0.125, 0, 0], [0] * 4, [0] * 4]
+
+
+# how the layers of a network are divided among stages, and rows among micro-batches
+
+
+DEEP = small_spec(num_layers=3)
+BOTH_WAYS = small_pairs_spec(num_layers=2, bidirectional=True, attention="bahdanau")
+FED = small_pairs_spec(num_layers=2, attention="bahdanau", input_feeding=True)
+
+
+@pytest.mark.parametrize("spec", [DEEP, BOTH_WAYS, FED], ids=["deep", "both ways", "fed"])
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5])
+def test_stages_hold_every_layer_once_in_order(spec, stages):
+    divided = stages_of(spec, stages)
+    assert len(divided) == stages
+    assert all(divided)
+    assert [layer for stage in divided for layer in stage] == list(layers_of(spec))
+
+
+def test_the_slowest_stage_is_as_fast_as_can_be():
+    """Tables are looked up, and cost nothing; the projection to 4,000 words costs most."""
+    wide = DEEP.replace(embedding_size=40, hidden_size=40, vocabulary_size=4000)
+    assert stages_of(wide, 2) == [["embed", "lstm_0", "lstm_1", "lstm_2"], ["softmax"]]
+    deep = wide.replace(vocabulary_size=10)
+    assert stages_of(deep, 3) == [["embed", "lstm_0"], ["lstm_1"], ["lstm_2", "softmax"]]
+
+
+def test_products_within_a_loop_over_time_count_more():
+    """By multiplications alone, the projection would be a stage of its own."""
+    spec = preset("language-model", "four-layers")
+    first, second = stages_of(spec, 2)
+    assert first == ["embed", "lstm_0", "lstm_1", "lstm_2"]
+    assert second == ["lstm_3", "softmax"]
+
+
+def test_a_decoder_that_is_fed_its_attention_is_never_cut():
+    together = {"decoder/lstm_0", "decoder/lstm_1", "attention"}
+    for stages in range(1, 7):
+        assert any(together <= set(stage) for stage in stages_of(FED, stages))
+    apart = stages_of(BOTH_WAYS, 8)
+    assert not any(together <= set(stage) for stage in apart)
+
+
+def test_more_stages_than_layers_are_refused_in_one_line():
+    with pytest.raises(UsageError) as refused:
+        stages_of(DEEP, 9)
+    assert str(refused.value) == "--stages is 9; allowed: 1 to 5, the layers of this network"
+    with pytest.raises(UsageError, match="--stages is 7; allowed: 1 to 6, "):
+        stages_of(FED, 7)
+
+
+def test_micro_batches_share_the_rows_of_their_replica():
+    assert split_rows(10, 2, 4) == [2, 1, 1, 1, 2, 1, 1, 1]
+    assert split_rows(7, 2, 2) == [2, 2, 2, 1]
+    assert split_rows(3, 2, 4) == [1, 1, 0, 0, 1, 0, 0, 0]
+    for rows in range(3, 20):
+        for micro_batches in range(1, 6):
+            sizes = split_rows(rows, 3, micro_batches)
+            of_replicas = np.reshape(sizes, [3, micro_batches]).sum(axis=1)
+            assert of_replicas.tolist() == split_rows(rows, 3)

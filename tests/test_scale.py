@@ -1,13 +1,19 @@
-"""The model of cost against exact small cases and against simulations of every message.
+"""`parity scale`: its model of cost against exact small cases and simulations of every message.
 
 The simulations are witnesses: they send one message after another, and share none of the
 model's formulas, nor do the sizes of gradients that are counted here by hand.
 """
 
+import itertools
+import json
 import math
 
 import pytest
+from conftest import assert_one_line
 
+from parity.base.errors import UsageError
+from parity.cli.command_line import main
+from parity.cli.commands import parity
 from parity.twins.scale.model import (
     Compute,
     Engine,
@@ -20,7 +26,9 @@ from parity.twins.scale.model import (
     ring,
     servers,
 )
+from parity.twins.scale.timed_step import REPEATED, Measured, step_and_software
 from parity.twins.scale.workload import (
+    STRATEGIES,
     different_words,
     gradients,
 )
@@ -159,3 +167,134 @@ def test_different_words_are_expected_as_counted(vocabulary):
                 chance = math.prod(weights[i] / total for i in (a, b, c))
                 expected += chance * len({a, b, c})
     assert different_words(vocabulary, 3) == pytest.approx(expected)
+
+
+# what `parity scale` measures of a side: costs that noise may hide, and what is then said
+
+
+SPEC = preset("language-model", "tiny").replace(batch_size=8)
+FIXED, PER_ROW, PER_COLLECTIVE, PER_BYTE = 0.01, 0.002, 0.003, 2e-9
+SIZE = gradients(SPEC, 8).dense
+
+
+def measured(noise=(0.0,), per_byte=PER_BYTE, per_row=PER_ROW, cores=2) -> Measured:
+    """Measure a machine on which each time has the next of some errors, again and again."""
+    errors = itertools.cycle(noise)
+
+    def seconds(spec, ranks, copies):
+        assert (ranks, copies) in ((1, 1), (2, 1), (1, 2))
+        time = FIXED + per_row * spec.training.batch_size / ranks + next(errors)
+        if ranks == 2:
+            time += PER_COLLECTIVE
+            if spec.model.hidden_size == SPEC.model.hidden_size:
+                time += per_byte * SIZE
+        return time
+
+    return step_and_software(SPEC, Engine(), seconds, cores)
+
+
+def test_the_costs_of_a_quiet_machine_are_found():
+    found = measured()
+    assert (found.compute.fixed, found.compute.per_row) == pytest.approx((FIXED, PER_ROW))
+    assert found.engine.per_collective == pytest.approx(PER_COLLECTIVE)
+    # each of two ranks sends as many bytes as the gradients have
+    assert found.engine.per_byte == pytest.approx(PER_BYTE)
+    assert found.engine.per_message > 0
+    assert {len(each) for each in found.readings.values()} == {1, REPEATED}
+
+
+def test_a_cost_below_zero_is_none():
+    # the small network with two ranks seems faster than without communication
+    found = measured([0.0] * 3 + [0.0, -1.0, 0.0, 0.0] * 3)
+    assert found.engine.per_collective == 0
+
+
+def test_a_step_that_seems_to_take_no_longer_with_more_rows_is_refused():
+    with pytest.raises(UsageError, match=r"no longer with 16 rows than with 4 in 3 .* allowed"):
+        measured(per_row=-0.0001)
+
+
+def test_what_rows_cost_is_measured_again_if_noise_hides_it():
+    # the step with twice the rows was the fastest, the first time
+    found = measured([0.0, 0.0, -0.03, *[0.0] * 100])
+    assert len(found.readings["8 rows"]) > 1
+    assert found.compute.per_row > 0
+
+
+def test_software_is_not_measured_where_ranks_would_share_a_core():
+    found = measured(cores=1)
+    assert found.engine == Engine()
+
+
+# `parity scale`: its command line, its tables and its page, from a step that is given
+
+
+GIVEN = (
+    *("--preset=tiny", "--sides=paddle", "--compute=0.01/0.002"),
+    *("--links=lan=1gbit/0.1ms", "--most=64"),
+)
+
+
+@pytest.fixture
+def scaled(tmp_path, capsys):
+    """Return a function that runs the command; it returns what it printed and scale.json."""
+
+    def run(*words):
+        assert main(parity, ["scale", *GIVEN, f"--out={tmp_path}", *words]) == 0
+        return capsys.readouterr().out, json.loads((tmp_path / "scale.json").read_text())
+
+    return run
+
+
+def curve(values, scaling, strategy):
+    return values["predictions"]["paddle"]["lan"][scaling][strategy]
+
+
+def test_each_strategy_and_number_of_ranks_is_predicted(scaled):
+    _, values = scaled()
+    found = values["predictions"]["paddle"]["lan"]
+    assert found["ranks"] == [1, 2, 4, 8, 16, 32, 64]
+    for scaling in ("weak", "strong"):
+        assert set(found[scaling]) == set(STRATEGIES)
+        for each in found[scaling].values():
+            assert {len(column) for column in each.values()} == {7}
+    # 20 rows are none for some of 32 ranks
+    assert curve(values, "strong", "ring")["seconds"][5:] == [None, None]
+
+
+def test_the_step_of_two_ranks_is_computed_by_hand(scaled):
+    _, values = scaled("--links=lan=8mbit/100ms")
+    size = values["gradients"]["dense"]
+    # gloo: two segments, asked for at once, in each half of the ring
+    expected = 0.01 + 20 * 0.002 + 2 * (2 * 0.1 + size / 2 / 1e6)
+    assert curve(values, "weak", "ring")["seconds"][1] == pytest.approx(expected)
+    assert curve(values, "weak", "ring")["sent"][1] == pytest.approx(size)
+    both = curve(values, "weak", "ring")
+    hidden = both["seconds"][1] - both["overlapped"][1]
+    assert hidden == pytest.approx(2 / 3 * (0.01 + 20 * 0.002))
+
+
+def test_the_text_names_what_was_given_and_where_it_ends(scaled, tmp_path):
+    printed, _ = scaled()
+    for words in ("per message", "not measured", "gradients 0.62 MB", "overlap", "stragglers"):
+        assert words in printed
+    assert (tmp_path / "scale.txt").read_text() in printed + "\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--links=lan"],
+        ["--links=lan=fast/1ms"],
+        ["--links=lan=1gbit/-1ms"],
+        ["--links=a=1gbit/1ms,a=2gbit/1ms"],
+        ["--local=1gbit"],
+        ["--compute=0/0"],
+        ["--compute=x/1"],
+        ["--sides=torch"],
+    ],
+    ids=" ".join,
+)
+def test_bad_input_is_one_line(words, tmp_path, capsys):
+    status = main(parity, ["scale", *GIVEN, f"--out={tmp_path}", *words])
+    assert "allowed" in assert_one_line(status, capsys.readouterr().err)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from parity.twins.cli.command_line import train_command
 from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.processes.hosts import read_hosts
+from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters, snapshot_shapes
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry
@@ -37,7 +40,7 @@ from parity.twins.training.rank_agreement import (
     shared_checkpoint,
 )
 from parity.twins.training.run_folder import RunFolder, as_started_again
-from parity.twins.training.strategy import Build, Strategy
+from parity.twins.training.strategy import Build, OnlyAnswers, Strategy
 from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource, read_text
 from parity.twins.training.timeline import profile_training
@@ -88,6 +91,10 @@ def train_with(
             load_engine(build.threads, build.device)
             # an engine that waits for a rank that is slower to load it may stop all threads
             build.group.barrier()
+            answers = options.evaluate_only and NETWORKS[spec.network].decodes
+            if answers and not build.evaluates and build.group.size == 1:
+                decoder = FRAMEWORKS[framework].load("decode:Decoder")(spec, build)
+                return cast(Strategy, OnlyAnswers(framework, entry, spec, build, decoder))
             made: Strategy = strategies.make(entry.name, spec, build)
             return made
 

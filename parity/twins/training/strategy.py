@@ -132,6 +132,17 @@ class Strategy(Protocol):
         """Return a DecodingModel with the current weights, if the network can decode."""
 
 
+class OnlyAnswers:
+    """The part of a `Strategy` that answers questions: neither network nor update is built."""
+
+    def __init__(
+        self, framework: str, entry: StrategyEntry, spec: Spec, build: Build, decoder: Any
+    ):
+        self.framework, self.entry, self.spec, self.build = framework, entry, spec, build
+        self.replicas, self.load = build.replicas, decoder.load
+        self.decoder = lambda: decoder
+
+
 class AsynchronousStrategy(Strategy, Protocol):
     """A training in which every replica is a worker, with a copy of the weights of its own.
 

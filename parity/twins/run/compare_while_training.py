@@ -1,7 +1,7 @@
 """Recorded training: the traces of all sides are compared step by step as they are written."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -95,8 +95,9 @@ class ComparedRun:
     saved: dict[str, Saved] = field(default_factory=dict)
 
 
-def compare_recorded(run: PlannedRun) -> ComparedRun:
-    """Train all sides at the same time, and compare each step once all of them recorded it.
+@contextmanager
+def start_recorded(run: PlannedRun) -> Iterator[dict[str, SideProcess]]:
+    """Start the recorded training of every side; one that still runs is killed in the end.
 
     In the first precision, one side of each strategy is trained twice and writes checkpoints,
     if the options want runs to be repeated and resumed.
@@ -104,65 +105,82 @@ def compare_recorded(run: PlannedRun) -> ComparedRun:
     Args:
       run: the run, in one precision.
 
-    Raises:
-      UsageError: for input that a side cannot use.
-      NumericFailure: for a NaN or infinity on any side.
+    Yields:
+      Label -> its process, those that repeat a training after all others.
     """
-    options, witness = run.options, run.options.witness
-    again = tuple(run.of_strategies) if run.dtype == options.dtype[0] else ()
-    repeat = again if options.wants("repeat") else ()
-    saves = again if options.wants("resume") else ()
-    recordings = run.sides | {repeated(label): run.sides[label] for label in repeat}
+    witness, saves = run.options.witness, _again(run, "resume")
+    recordings = run.sides | {
+        repeated(label): run.sides[label] for label in _again(run, "repeat")
+    }
     with ExitStack() as stack:
         running = {
             label: stack.enter_context(_start(run, label, side, saves=label in saves))
             for label, side in recordings.items()
         }
         if witness:
-            started = _start_witness(run, witness)
-            running[witness] = stack.enter_context(started)
+            running[witness] = stack.enter_context(_start_witness(run, witness))
+        yield running
 
-        def still_writing(writer: SideProcess) -> bool:
-            # a later failure of another side is reported once the comparison reaches that step
-            writer.check()
-            return not writer.ended()
 
-        checks = {label: partial(still_writing, process) for label, process in running.items()}
-        folders = {label: _trace(run, label) for label in running}
-        traces = {label: wait_for_trace(folders[label], checks[label]) for label in folders}
-        headers = {label: traces[label].header for label in run.sides}
-        comparison = RunComparison(headers, options.after_mismatch, options.cause_seconds)
-        saved = _saved(run, saves, comparison.per_epoch)
+def _again(run: PlannedRun, check: str) -> tuple[str, ...]:
+    """Return the sides that a check of the first precision trains again."""
+    first = run.dtype == run.options.dtype[0]
+    return tuple(run.of_strategies) if first and run.options.wants(check) else ()
 
-        def delete(step: int) -> bool:
-            """Return whether a step that was compared is no longer needed."""
-            wrong = comparison.steps - 1 if comparison.mismatches else None
-            return not options.keep_traces and step != wrong
 
-        readers = [
-            trace.follow(
-                options.steps,
-                checks[label],
-                delete=delete,
-                keep=_kept(saved.get(label)),
-            )
-            for label, trace in traces.items()
-        ]
-        leader = next(iter(run.leading), "")
-        rung = witness and WitnessRung(witness, leader, comparison.spec, comparison.per_epoch)
-        steps = StepsToCheck(comparison, repeat, rung or None)
-        progress = stack.enter_context(
-            ProgressBar(f"comparing, {run.dtype}", options.steps, "step")
+def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> ComparedRun:
+    """Compare each step of the recorded trainings once all of them recorded it.
+
+    Args:
+      run: the run, in one precision.
+      running: what `start_recorded` yielded.
+
+    Raises:
+      UsageError: for input that a side cannot use.
+      NumericFailure: for a NaN or infinity on any side.
+    """
+    options, witness = run.options, run.options.witness
+    repeat, saves = _again(run, "repeat"), _again(run, "resume")
+
+    def still_writing(writer: SideProcess) -> bool:
+        # a later failure of another side is reported once the comparison reaches that step
+        writer.check()
+        return not writer.ended()
+
+    checks = {label: partial(still_writing, process) for label, process in running.items()}
+    folders = {label: _trace(run, label) for label in running}
+    traces = {label: wait_for_trace(folders[label], checks[label]) for label in folders}
+    headers = {label: traces[label].header for label in run.sides}
+    comparison = RunComparison(headers, options.after_mismatch, options.cause_seconds)
+    saved = _saved(run, saves, comparison.per_epoch)
+
+    def delete(step: int) -> bool:
+        """Return whether a step that was compared is no longer needed."""
+        wrong = comparison.steps - 1 if comparison.mismatches else None
+        return not options.keep_traces and step != wrong
+
+    readers = [
+        trace.follow(
+            options.steps,
+            checks[label],
+            delete=delete,
+            keep=_kept(saved.get(label)),
         )
-        tensors = (
-            dict(zip(traces, recorded, strict=True)) for recorded in zip(*readers, strict=True)
-        )
+        for label, trace in traces.items()
+    ]
+    leader = next(iter(run.leading), "")
+    rung = witness and WitnessRung(witness, leader, comparison.spec, comparison.per_epoch)
+    steps = StepsToCheck(comparison, repeat, rung or None)
+    tensors = (
+        dict(zip(traces, recorded, strict=True)) for recorded in zip(*readers, strict=True)
+    )
+    with ProgressBar(f"comparing, {run.dtype}", options.steps, "step") as progress:
         comparison.compare(steps.watched(tensors), progress.update)
-        # after a mismatch, leaving the context kills the sides; the wrong step's files are kept
-        verdict = comparison.verdict
-        if verdict.matches:
-            _finish(running, traces, keep=options.keep_traces)
-            verdict = verdict.with_checks([*steps.repeated(), *steps.witnessed()])
+    # after a mismatch the wrong step's files are kept
+    verdict = comparison.verdict
+    if verdict.matches:
+        _finish(running, traces, keep=options.keep_traces)
+        verdict = verdict.with_checks([*steps.repeated(), *steps.witnessed()])
     versions = {
         name: version
         for trace in traces.values()

@@ -13,7 +13,11 @@ from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.launch.checkout import check_installed
 from parity.twins.launch.fork_server import fork_servers
 from parity.twins.run.choose_sides import resolved
-from parity.twins.run.compare_while_training import compare_recorded
+from parity.twins.run.compare_while_training import (
+    ComparedRun,
+    compare_recorded,
+    start_recorded,
+)
 from parity.twins.run.finished_training import find_unreadable
 from parity.twins.run.measure_throughput import Training, train_untraced, untraced_folder
 from parity.twins.run.planned_run import PlannedRun
@@ -86,28 +90,38 @@ def prove(planned: PlannedRun) -> Outcome:
       UsageError, NumericFailure: as `run`.
     """
     outcome = Outcome(planned.spec)
-    network = NETWORKS[planned.spec.network]
-    for dtype in planned.options.dtype:
-        planned = planned.in_precision(dtype)
-        last = dtype == planned.options.dtype[-1]
-        verdict = _judge(planned, outcome, trains=last and planned.trains)
-        covered = (*verdict.coverage, *check_facts(verdict, network))
-        outcome.verdicts.append(replace(verdict, coverage=covered))
-        if not verdict.matches:
-            break
+    network, last = NETWORKS[planned.spec.network], planned.options.dtype[-1]
+    runs = [planned.in_precision(dtype) for dtype in planned.options.dtype]
+    with ExitStack() as stack:
+        running = None
+        for run, following in zip(runs, [*runs[1:], None], strict=True):
+            begin_phase(f"comparing, {run.dtype}")
+            running = running or stack.enter_context(start_recorded(run))
+            compared = compare_recorded(run, running)
+            if compared.verdict.matches and following is not None:
+                # its graphs are built while the resumed runs leave a core idle
+                running = stack.enter_context(start_recorded(following))
+            verdict = _judge(run, compared, outcome, trains=run.dtype == last and run.trains)
+            covered = (*verdict.coverage, *check_facts(verdict, network))
+            outcome.verdicts.append(replace(verdict, coverage=covered))
+            if not verdict.matches:
+                break
+    if following is not None and compared.verdict.matches:  # their steps were not compared
+        shutil.rmtree(planned.options.out / "traces" / following.dtype, ignore_errors=True)
     return outcome
 
 
-def _judge(planned: PlannedRun, outcome: Outcome, *, trains: bool) -> RunVerdict:
+def _judge(
+    planned: PlannedRun, compared: ComparedRun, outcome: Outcome, *, trains: bool
+) -> RunVerdict:
     """Return the verdict on one precision: its recorded steps, and the checks of whole runs.
 
     Args:
+      compared: the recorded steps.
       outcome: what to add to, beside the verdict.
       trains: whether the sides are to train without recording in this precision.
     """
     options = planned.options
-    begin_phase(f"comparing, {planned.dtype}")
-    compared = compare_recorded(planned)
     verdict = compared.verdict
     outcome.spec, outcome.sides = compared.spec, verdict.sides
     outcome.versions |= compared.versions

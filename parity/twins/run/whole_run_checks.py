@@ -6,8 +6,8 @@ without recording, and they answer questions from the same checkpoints.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -216,19 +216,18 @@ def check_resume(run: PlannedRun, compared: ComparedRun) -> list[Finding]:
     ]
     # a side's own checkpoint first: only then is it clear who is wrong
     jobs.sort(key=lambda job: job[0] != job[1])
-    with ProgressBar("comparing resumed runs", len(jobs), "run") as progress:
-        for start in range(0, len(jobs), 2):
-            pair = jobs[start : start + 2]
-            for (saver, loader, _), trace in zip(pair, _resume(run, saved, pair), strict=True):
-                went_on = _recorded(saved[saver])
-                resumed = dict(trace.steps())
-                weights = load_checkpoint(saved[saver].checkpoint).snapshot
-                run_again = Resumed(saver, loader, saved[saver].step, went_on, resumed, weights)
-                findings.append(rung.compare(run_again))
-                clear_trace(trace.folder)
-                progress.update()
-            if any(finding.mismatches for finding in findings):
+    traces = _resume(run, saved, jobs)
+    with closing(traces), ProgressBar("comparing resumed runs", len(jobs), "run") as progress:
+        for (saver, loader, _), trace in zip(jobs, traces, strict=True):
+            if saver != loader and any(finding.mismatches for finding in findings):
                 break
+            went_on = _recorded(saved[saver])
+            resumed = dict(trace.steps())
+            weights = load_checkpoint(saved[saver].checkpoint).snapshot
+            run_again = Resumed(saver, loader, saved[saver].step, went_on, resumed, weights)
+            findings.append(rung.compare(run_again))
+            clear_trace(trace.folder)
+            progress.update()
     return findings
 
 
@@ -249,30 +248,28 @@ def _loaders(run: PlannedRun, saver: str) -> dict[str, TrainedSide]:
 
 def _resume(
     run: PlannedRun, saved: Mapping[str, Saved], jobs: Sequence[tuple[str, str, TrainedSide]]
-) -> list[Trace]:
-    """Resume some checkpoints at the same time; return the traces."""
+) -> Generator[Trace, None, None]:
+    """Resume all checkpoints at the same time; yield each trace once its run has ended."""
     out = run.options.out / "resume" / run.dtype
-    folders = []
+    running = []
     with ExitStack() as stack:
-        running = []
         for saver, loader, side in jobs:
             name = f"{file_name(loader)}-from-{file_name(saver)}"
-            folders.append(out / name)
-            clear_trace(folders[-1])
+            clear_trace(out / name)
             process = run.start(
                 side,
                 f"resume-{name}.log",
                 steps=max(_numbers(saved[saver])) + 1,
                 resume=_file_to_resume(saved[saver].checkpoint, out, saver, loader),
-                trace=folders[-1],
+                trace=out / name,
                 out=out / f"{name}-run",  # or the losses of a run in the usual folder were read
                 decode=0,
                 evaluate=0,
             )
-            running.append(stack.enter_context(process))
-        for process in running:
+            running.append((stack.enter_context(process), out / name))
+        for process, trace in running:
             process.wait()
-    return [Trace(folder) for folder in folders]
+            yield Trace(trace)
 
 
 def _file_to_resume(path: Path, out: Path, saver: str, loader: str) -> Path:

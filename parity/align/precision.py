@@ -4,11 +4,11 @@ import os
 from typing import Any
 
 NONE, SOME, ALL = "nothing", "convolutions and recurrent layers", "all products"
-# framework -> what multiplies all 24 bits there
+# framework -> the variable of the environment that lets it multiply all 24 bits
 IN_FULL = {
-    "torch": "torch.backends.cudnn.allow_tf32=False and matmul precision 'highest'",
-    "tensorflow": "tf.config.experimental.enable_tensor_float_32_execution(False)",
-    "jax": "jax.config.update('jax_default_matmul_precision', 'highest')",
+    "torch": "NVIDIA_TF32_OVERRIDE=0",
+    "tensorflow": "NVIDIA_TF32_OVERRIDE=0",
+    "jax": "JAX_DEFAULT_MATMUL_PRECISION=highest",
 }
 
 
@@ -27,7 +27,7 @@ def in_tf32(framework: str, module: Any, *, on_gpu: bool) -> str:
         return some if module.get_float32_matmul_precision() == "highest" else ALL
     if framework == "tensorflow":
         enabled = module.config.experimental.tensor_float_32_execution_enabled()
-    else:  # XLA has kernels of its own, which that variable does not reach
+    else:  # XLA has kernels of its own, which the other variable does not reach
         precision = module.config.jax_default_matmul_precision
         enabled = precision not in ("highest", "float32")
     return ALL if enabled else NONE

@@ -125,12 +125,12 @@ class _Doctor:
         """Yield what the sides round to TF32, 11 bits, before they multiply it on a GPU."""
         rounded = [str(each.get("tf32", NONE)) for each in self._facts]
         if not self._double and rounded[0] != rounded[1]:
-            fixes = [
-                IN_FULL[str(facts.get("backend", side))]
+            fixes = {
+                IN_FULL[str(facts.get("backend", side))]: None
                 for facts, side, each in zip(self._facts, self._sides, rounded, strict=True)
                 if each != NONE
-            ]
-            yield "model", Trap("rounded to TF32", _texts(rounded), "; ".join(fixes))
+            }
+            yield "model", Trap("rounded to TF32", _texts(rounded), f"set {' '.join(fixes)}")
 
     def _setting(
         self, where: str, kind: str, what: str, own: tuple[str, ...], settings: list[Settings]

@@ -186,11 +186,11 @@ class SentenceBatches:
 
     def size(self, step: int) -> int:
         """Return the number of rows in the batch of a step."""
-        return len(self._rows_of(step))
+        return len(self.rows(step))
 
     def batch(self, step: int, rows: slice | None = None) -> Batch:
         """Return the batch of a step, [rows, longest of them], or some of its rows."""
-        of_text = self._rows_of(step)
+        of_text = self.rows(step)
         all_lengths = self._lengths[of_text].astype(np.int64)
         own = rows or slice(None)
         lengths, starts = all_lengths[own], self._starts[of_text[own]]
@@ -208,7 +208,7 @@ class SentenceBatches:
             targets[row, :length] = ids[before:]
         return Batch(tokens, targets, lengths, False, *_part(rows, all_lengths))
 
-    def _rows_of(self, step: int) -> NDArray[np.uint32]:
+    def rows(self, step: int) -> NDArray[np.uint32]:
         """Return the rows of the text in the batch of a step, in its order."""
         order, batch_order = self._epoch_plan(step // self.batches_per_epoch)
         index = int(batch_order[step % self.batches_per_epoch])

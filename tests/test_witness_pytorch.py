@@ -356,17 +356,24 @@ def unscaled(spec, *given):
     }
 
 
+STREAM = "language-model", {"time": 7}
+SENTENCES = "language-model", {"time": 7, "batching": "sentences"}
+PAIRS = "seq2seq", {}
 SHARED = {
     "a state that is never reset": (
-        "language-model",
+        STREAM,
         {"data.text_batches.Batch.carry": property(lambda batch: True, lambda *given: None)},
         "batch/carry",
     ),
     "no <eos> among the targets": (
-        "seq2seq", {"data.pair_batches.PAIR_EOS_ID": 0}, "batch/targets",
+        PAIRS, {"data.pair_batches.PAIR_EOS_ID": 0}, "batch/targets",
+    ),
+    "no <go> before an answer": (PAIRS, {"data.pair_batches.PAIR_GO_ID": 0}, "batch/tokens"),
+    "no <eos> before a text": (
+        SENTENCES, {"data.text_batches.TEXT_EOS_ID": 0}, "batch/tokens",
     ),
     "dropout without its scale": (
-        "language-model",
+        STREAM,
         {
             "parity.twins.spec.step_arrays.dropout_masks": unscaled,
             "parity.twins.compare.oracle_tensors.dropout_masks": unscaled,
@@ -374,7 +381,7 @@ SHARED = {
         "forward/c",
     ),
     "a decay that comes late": (
-        "language-model",
+        STREAM,
         dict.fromkeys(
             (
                 "parity.twins.training.train_steps.learning_rate",
@@ -391,10 +398,9 @@ SHARED = {
 def test_the_witness_finds_a_mistake_that_sides_and_oracle_share(
     pytorch, tmp_path, cache, monkeypatch, mistake
 ):
-    network, planted, tensor = SHARED[mistake]
+    (network, values), planted, tensor = SHARED[mistake]
     for name, value in planted.items():
         monkeypatch.setattr(name, value, raising=False)
-    values = {"time": 7} if network == "language-model" else {}
     spec = built_in_spec(network, dtype="float64", optimizer="sgd", **values)
     findings = witness_findings(pytorch, spec, tmp_path, cache)
     (wrong,) = [each for finding in findings for each in finding.mismatches]

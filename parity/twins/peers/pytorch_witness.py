@@ -1,12 +1,11 @@
 """A training by PyTorch that witnesses what the sides and the oracle have in common.
 
 PyTorch's own layers, cross entropy, differentiation, clipping and optimisers train the network.
-A text that is one stream is read, encoded and cut into batches here, by its definition; of
-shuffled sentences and pairs the targets are made here, from the tokens. The learning rate, when
-the state starts at zero, the scale of dropout and what the loss is divided by follow the papers
-and the flags, too. Taken from this project are the initial weights, the order of an epoch and
-which units are dropped, which are random numbers; and the words of shuffled texts, and of
-those without spaces.
+Plain text is read, encoded and cut into rows and batches here, by its definition; pairs are
+laid out here. The learning rate, when the state starts at zero, the scale of dropout and what
+the loss is divided by follow the papers and the flags, too. Taken from this project are the
+initial weights, the order of an epoch and which units are dropped, which are random numbers;
+and the words of pairs, and of text without spaces.
 
 Sources: Zaremba et al. 2014, arXiv:1409.2329, sections 3 and 4.1; Paszke et al. 2019,
 arXiv:1912.01703.
@@ -32,7 +31,6 @@ from parity.twins.peers.pytorch_replica import Replica, arrays, tensors
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.language_model import LanguageModelSpec
-from parity.twins.spec.networks.seq2seq import Seq2seqSpec
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import dropout_masks
 from parity.twins.trace.side import TrainedSide
@@ -41,7 +39,6 @@ from parity.twins.training.text_source import TextSource, read_text
 Arrays = dict[str, np.ndarray]
 
 _CONSTANTS = ("beta1", "beta2", "epsilon")
-_EOS = {LanguageModelSpec: 1, Seq2seqSpec: 2}  # the id of <eos>
 
 
 class Witness(Replica):
@@ -129,7 +126,9 @@ def witnessed_steps(
     dtype = np.dtype(spec.training.dtype)
     network = NETWORKS[spec.network]
     streams, names = network.contiguous(spec.text), network.state(spec.model)
-    epochs = _epochs_of_stream(spec, options) if streams else _epochs_of_rows(spec, text.train)
+    epochs = _epochs_of_stream(spec, options)
+    if not streams:
+        epochs = _epochs_of_rows(spec, options, text)
     state: Arrays = {}
     step = 0
     for epoch, batches in enumerate(epochs):
@@ -162,7 +161,8 @@ def rate_of(spec: Spec, epoch: int) -> float:
     return float(training.learning_rate * training.decay**late)
 
 
-def _epochs_of_stream(spec: Spec, options: TrainOptions) -> Iterator[Iterator[Arrays]]:
+def _read(spec: Spec, options: TrainOptions) -> tuple[list[str], list[str]]:
+    """Return the lines to train on, and the vocabulary, which is that of the whole text."""
     if options.data is None:
         lines = [" ".join(words) for words, _ in sentences("train")]
     else:
@@ -171,7 +171,11 @@ def _epochs_of_stream(spec: Spec, options: TrainOptions) -> Iterator[Iterator[Ar
         words = find_words(paths, options.cache, spec.text.target_segmenter)
         lines = _lines(words.paths["train"])
     vocabulary = vocabulary_of(lines, spec.model.vocabulary_size)
-    ids = stream_of(lines[: spec.text.train_lines or None], vocabulary)
+    return lines[: spec.text.train_lines or None], vocabulary
+
+
+def _epochs_of_stream(spec: Spec, options: TrainOptions) -> Iterator[Iterator[Arrays]]:
+    ids = stream_of(*_read(spec, options))
     while True:
         yield batches_of(ids, spec.training.batch_size, spec.text.time)
 
@@ -206,23 +210,42 @@ def batches_of(ids: np.ndarray, rows: int, time: int) -> Iterator[Arrays]:
         yield {"tokens": tokens, "targets": targets, "lengths": lengths}
 
 
-def _epochs_of_rows(spec: Spec, train: Any) -> Iterator[Iterator[Arrays]]:
-    """Yield the batches of a text in its order, but with targets made from the tokens."""
-    for epoch in count():
-        first = epoch * train.batches_per_epoch
-        steps = range(first, first + train.batches_per_epoch)
-        yield (_with_targets(spec, train.batch(step)) for step in steps)
-
-
-def _with_targets(spec: Spec, read: Any) -> Arrays:
-    batch = {name: getattr(read, name) for name in NETWORKS[spec.network].batch}
-    tokens, lengths = batch["tokens"], batch["lengths"]
-    targets, rows = np.zeros_like(tokens), np.arange(len(lengths))
-    targets[:, :-1] = tokens[:, 1:]
-    targets[rows, lengths - 1] = _EOS[type(spec.model)]
+def _epochs_of_rows(spec: Spec, options: TrainOptions, text: Any) -> Iterator[Iterator[Arrays]]:
+    """Yield batches of the rows that the text has in each, in its order."""
     if isinstance(spec.model, LanguageModelSpec):
-        # a row that is full may be the first part of a longer sentence
-        full = lengths == spec.text.time
-        targets[full, -1] = batch["targets"][full, -1]
-    targets[np.arange(targets.shape[1]) >= lengths[:, None]] = 0
-    return batch | {"targets": targets}
+        rows = list(rows_of(*_read(spec, options), spec.text.time))
+    else:
+        pairs = text.pairs.train
+        rows = [pair_of(pairs.source(row), pairs.target(row)) for row in range(pairs.num_pairs)]
+    for epoch in count():
+        first = epoch * text.train.batches_per_epoch
+        steps = range(first, first + text.train.batches_per_epoch)
+        yield (_padded(spec, [rows[row] for row in text.train.rows(step)]) for step in steps)
+
+
+def rows_of(lines: list[str], vocabulary: list[str], longest: int) -> Iterator[Arrays]:
+    """Yield the rows of each line that has words, each after the token before it."""
+    for line in lines:
+        ids = stream_of([line], vocabulary)
+        for start in range(0, len(ids), longest) if len(ids) > 1 else ():
+            targets = ids[start : start + longest]
+            before = ids[start - 1]  # of a line that begins, `<eos>`, with which it also ends
+            yield {"tokens": np.array([before, *targets[:-1]]), "targets": targets}
+
+
+def pair_of(question: np.ndarray, answer: np.ndarray) -> Arrays:
+    """Return the row of a pair, in which 1 is `<go>` and 2 is `<eos>`."""
+    tokens, targets = np.array([1, *answer]), np.array([*answer, 2])
+    return {"source": question, "tokens": tokens, "targets": targets}
+
+
+def _padded(spec: Spec, rows: list[Arrays]) -> Arrays:
+    """Return the batch of some rows, with zeros beyond the end of each, and their lengths."""
+    network, batch = NETWORKS[spec.network], dict[str, np.ndarray]()
+    for name in rows[0]:
+        lengths = np.array([len(row[name]) for row in rows])
+        batch[name] = np.zeros((len(rows), lengths.max()), np.int64)
+        for filled, row in zip(batch[name], rows, strict=True):
+            filled[: len(row[name])] = row[name]
+        batch[network.lengths[str(network.batch[name][1])]] = lengths
+    return batch

@@ -158,6 +158,12 @@ def test_each_fault_still_fits_the_code(fault):
             assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(before))
 
 
+def test_an_edit_that_no_longer_fits_is_refused():
+    for old, count in (("no such line", 0), ("tf", r"\d\d+")):
+        with pytest.raises(ValueError, match=f"contains {count} times, not once: '{old}'"):
+            edited_texts([Edit("tf_impl/layers.py", old, "x")], ROOT)
+
+
 @pytest.fixture(scope="module")
 def hunter(frameworks, tmp_path_factory):
     return Hunt(FaultOptions(out=tmp_path_factory.mktemp("hunt")), frameworks)
@@ -278,8 +284,6 @@ def test_a_cause_confirmed_wrongly_is_an_error():
 
 
 # what is planted where
-
-KERNELS_GIVEN = ["--kernels", ",".join(KERNELS)]
 
 
 def planned(**options) -> list[tuple[str, str, str, str]]:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import FRAMEWORKS, TINY
+from conftest import TINY
 
 from parity.base.errors import NumericFailure
 from parity.report.terminal import report_text
@@ -58,34 +58,6 @@ def run(frameworks, text, pairs, tmp_path):
     return run
 
 
-@pytest.mark.thorough
-def test_a_run_makes_all_checks_and_names_the_one_that_it_cannot_make(run, tmp_path):
-    report = run(replicas=(1, 2), steps=6)
-    assert report["verdict"] == "match", report_text(report)
-    (found,) = report["runs"]
-    checks = ["evaluation", "resume", "repeat", "untraced", "counting"]
-    assert [rung for rung in found["rungs"] if rung in checks] == checks
-    assert found["unchecked"] == {"answers": "this network writes no answers"}
-    assert "Not checked: answers: this network writes no answers." in report_text(report)
-    pairs = {(pair["a"], pair["b"]) for pair in found["rungs"]["resume"]["pairs"]}
-    assert pairs == {
-        ("paddle-2", "paddle-2 resumed"),
-        ("tensorflow-2", "tensorflow-2 resumed"),
-        ("tensorflow-1 from paddle-2", "oracle, one step"),
-        ("paddle-1 from tensorflow-2", "oracle, one step"),
-    }
-    for rung in ("repeat", "counting"):
-        assert found["rungs"][rung]["worst_absolute"] == 0
-    assert found["rungs"]["untraced"]["used"] < 0.5
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "logs",
-        "traces",
-        "training",
-    }
-    caches = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert caches == {*FRAMEWORKS, "oracle"}
-
-
 @pytest.mark.torch
 @pytest.mark.thorough
 @pytest.mark.parametrize("spec", [SPEC, PAIRS], ids=["text", "pairs"])
@@ -119,17 +91,6 @@ def test_answers_are_compared_in_every_way_that_they_can_end(run, tmp_path):
         assert len(lines) == 8
         ends.append([json.loads(line)["finished"] for line in lines])
     assert not any(ends[2] + ends[3])
-
-
-def test_what_the_recorded_steps_do_not_show_is_found(run):
-    """The other checks find what tests/test_faults.py plants."""
-    report = run(fault="speed-counts-padding", checks=("counting",), throughput=True)
-    first = report["first_mismatch"]
-    assert report["verdict"] == "mismatch"
-    found = (first["rung"], first["tensor"])
-    assert found == ("counting", "summary.json/measured_tokens"), first["story"]
-    assert "tensorflow-2" in first["blame"]
-    assert "on the rung counting" in report_text(report)
 
 
 _STEP = "tf_impl/strategies/synchronous_base.py"

@@ -164,21 +164,6 @@ def other_area(width, height=1):
     return -width * height
 
 
-def test_a_replacement_is_called_within_its_context_alone():
-    assert area(2, 3) == 6
-    with replacing({area: other_area}):
-        assert area(2, height=3) == -6
-        with replacing({}):
-            assert area(2, 3) == 6
-        assert area(2) == -2
-    assert area(2, 3) == 6
-
-
-def test_a_replaceable_function_calls_the_replacements_of_others():
-    with replacing({area: other_area}):
-        assert volume(2, 3, 4) == -24
-
-
 def test_a_function_must_be_declared_replaceable():
     with (
         pytest.raises(ValueError, match="other_area is not declared"),

@@ -12,7 +12,6 @@ from oracle_side import TextBatch
 from parity.twins.launch.processes import ROOT
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
-from parity.twins.spec.parameters import parameters
 from parity.twins.spec.spec import preset
 from parity.twins.spec.step_arrays import StepInputs, split_feeds, step_inputs
 from parity.twins.training.strategy import Build
@@ -46,40 +45,6 @@ def _strategy(framework: str, replicas: int, name: str | None = None):
 def _steps(strategy, count: int) -> list[float]:
     state = zero_state(SPEC, 7)
     return [strategy.step(_inputs(step), state, 0.05).loss for step in range(count)]
-
-
-def _drift_without_loss_name() -> dict:
-    """Build the engine as the guard forbids, and train on it."""
-    from paddle.base import core
-
-    from paddle_impl import executor as module
-
-    strategy = _strategy("paddle", 2)
-    before = max(float(each.max()) for each in strategy.replica_distances().values())
-    _steps(strategy, 2)
-    sound = max(float(each.max()) for each in strategy.replica_distances().values())
-
-    strategy = _strategy("paddle", 2)
-    program, places = strategy._outputs.loss.block.program, strategy._places
-    strategy._train._graph = core.Graph(program.desc)
-    strategy._train._engine = core.ParallelExecutor(
-        [module._engine_place(place) for place in places],
-        [v.name for v in program.list_vars() if v.persistable],
-        "",
-        strategy._scope,
-        [],
-        module._execution_strategy(places),
-        module._build_strategy(),
-        strategy._train._graph,
-    )
-    strategy._learning_rate_set = None
-    _steps(strategy, 2)
-    drifted = strategy.replica_distances()
-    return {
-        "before": before,
-        "sound": sound,
-        "drifted": {name: each.tolist() for name, each in drifted.items()},
-    }
 
 
 def _survives_collection() -> bool:
@@ -123,15 +88,6 @@ def _forward_passes_before_the_update(alone: int) -> list[bool]:
 
 
 # ------------------------------------------------------------------------------------------
-
-
-def test_paddle_replicas_drift_where_the_loss_is_not_named(frameworks):
-    found = frameworks["paddle"].call(_drift_without_loss_name)
-    assert (found["before"], found["sound"]) == (0, 0)
-    for parameter in parameters(SPEC):
-        first, second = found["drifted"][f"weight/{parameter.name}"]
-        assert first == 0
-        assert second > 1e-6, parameter.name
 
 
 def test_paddles_graph_lives_as_long_as_its_engine(frameworks):

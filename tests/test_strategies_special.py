@@ -389,17 +389,6 @@ def test_a_process_lost_to_paddles_servers_ends_all_and_it_goes_on(start, traini
     assert read_losses(out / "losses.csv") == read_losses(whole / "losses.csv")
 
 
-@pytest.mark.thorough
-def test_paddles_servers_start_again_by_themselves(start):
-    given = SERVED | {"replicas": 2, "steps": 60, "checkpoint_every": 5, "epochs": 12}
-    job, out = start("paddle", **given, batching="stream", max_restarts=2)
-    saved(out)
-    os.kill(children(job.pid)[2], signal.SIGKILL)
-    errors = ended(job)
-    assert "starting again from the newest checkpoint, 1 of 2 times" in errors
-    assert len(read_losses(out / "losses.csv")) == 60
-
-
 @pytest.mark.parametrize("to", ["all", pytest.param("one", marks=pytest.mark.thorough)])
 def test_a_signal_stops_paddles_servers_with_a_checkpoint(start, to):
     """Whether the supervisor gets it, which passes it on, or a single rank."""

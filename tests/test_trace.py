@@ -210,7 +210,7 @@ def test_a_last_line_that_is_cut_off_anywhere_does_not_count(trace):
     path = trace.folder / "steps.jsonl"
     content = path.read_bytes()
     start = content.rindex(b"\n", 0, -1) + 1
-    for end in range(start, len(content)):
+    for end in {*range(start, len(content), 29), len(content) - 1}:
         path.write_bytes(content[:end])
         whole = [0, 1, 2] if end == len(content) - 1 else [0, 1]  # but for the line break
         assert trace.numbers() == whole

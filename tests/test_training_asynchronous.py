@@ -122,13 +122,6 @@ def test_a_schedule_that_is_too_short_is_refused(tmp_path, lines, message):
     assert not (tmp_path / "run" / "run.json").exists(), "it is checked before anything is done"
 
 
-def test_a_schedule_that_does_not_end_with_the_epochs_is_refused(tmp_path):
-    path = tmp_path / "schedule"
-    path.write_text(schedule_text(drawn(5, 2, 2 * PER_EPOCH, 3), 2))
-    with pytest.raises(UsageError, match="where an epoch ends or a checkpoint is due"):
-        train(tmp_path / "run", schedule=str(path))
-
-
 def test_the_rounding_error_is_that_of_the_weights_that_were_read(tmp_path):
     train(tmp_path, trace=tmp_path / "trace", schedule="1", steps=2, evaluate=0)
     trace = Trace(tmp_path / "trace")

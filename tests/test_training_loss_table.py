@@ -42,19 +42,6 @@ def test_the_table_goes_with_the_checkpoints(tmp_path):
     )
 
 
-def test_killed_between_table_and_checkpoint_no_step_is_lost(tmp_path, monkeypatch):
-    def killed(*arguments):
-        raise ZeroDivisionError
-
-    train(tmp_path, steps=4)
-    with monkeypatch.context() as patch:
-        patch.setattr("parity.twins.training.loop.save_checkpoint", killed)
-        with pytest.raises(ZeroDivisionError):
-            train(tmp_path, resume="")
-    train(tmp_path, resume="")
-    assert steps_of(tmp_path) == list(range(8))
-
-
 DAMAGED = {
     "": "1: ''; allowed: step,loss,tokens",
     "step;loss;tokens\n": "1: 'step;loss;tokens'; allowed: step,loss,tokens",

@@ -14,7 +14,7 @@ import pytest
 from parity.twins.spec.networks.language_model import LanguageModelSpec, LanguageModelText
 from parity.twins.spec.networks.seq2seq import PairText, Seq2seqSpec
 from parity.twins.spec.spec import Spec, TrainSpec
-from parity.twins.spec.step_arrays import split_feeds, step_inputs
+from parity.twins.spec.step_arrays import step_inputs
 
 ROWS, TIME, WIDTH = 24, 16, 32
 SIGMAS = 6
@@ -124,17 +124,6 @@ def test_a_mask_depends_on_seed_step_and_place_alone(network):
     other_seed = masks_of(spec.replace(seed=5), 0)
     seen += [mask.tobytes() for mask in other_seed.values()]
     assert len(set(seen)) == len(seen) == 5 * len(PLACES[network])
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("replicas", [1, 2, 3, 5])
-def test_replicas_together_have_the_mask_of_the_whole_batch(network, replicas):
-    """A row keeps its mask whichever replica trains it."""
-    spec, inputs = network(), step_inputs(network(), 7, Batch())
-    feeds = split_feeds(spec, inputs, {}, replicas)
-    for place, mask in inputs.masks.items():
-        together = np.concatenate([feed[f"mask/{place}"] for feed in feeds])
-        np.testing.assert_array_equal(together, mask)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -68,24 +68,6 @@ def test_perplexity_is_that_of_the_mean_token_not_of_the_mean_batch(tmp_path):
     assert summary.test_perplexity == pytest.approx(perplexity_by_hand(test), rel=1e-14)
 
 
-class Uniform(OracleStrategy):
-    """A network whose weights are zero: every word is equally probable."""
-
-    def step(self, inputs, state, learning_rate, record=False):
-        self.held = {name: np.zeros_like(array) for name, array in self.held.items()}
-        return super().step(inputs, state, 0.0, record)
-
-
-def test_the_perplexity_of_a_uniform_guess_is_the_size_of_the_vocabulary(tmp_path):
-    spec = small_spec(batching="sentences", epochs=1)
-    _, summary = run(Uniform, spec, text(spec), tmp_path / "run")
-    assert spec.model.vocabulary_size == 7
-    assert summary.valid_perplexity == pytest.approx([7.0], rel=1e-14)
-    assert summary.test_perplexity == pytest.approx(7.0, rel=1e-14)
-    losses = read_losses(tmp_path / "run" / "losses.csv")
-    assert [loss for _, loss, _ in losses] == pytest.approx([math.log(7)] * 4, rel=1e-14)
-
-
 @pytest.mark.parametrize("loss_per", ["token", "row"])
 def test_the_table_of_losses_is_in_nats_per_real_token(tmp_path, loss_per):
     spec = small_spec(batching="sentences", epochs=1, loss_per=loss_per)

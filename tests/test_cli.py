@@ -423,6 +423,20 @@ def test_an_interpreter_that_ends_by_itself_gives_no_verdict(tmp_path, status):
     assert failed.value.exit_status == DEFECT_STATUS
 
 
+def test_an_error_is_told_by_its_own_line_not_by_where_it_came_from(tmp_path):
+    """As TensorFlow's, which a stack follows that tells where the operation was made."""
+    (tmp_path / "log").write_text(
+        "Traceback (most recent call last):\n"
+        '  File "session.py", line 1, in run\n'
+        "tensorflow.errors_impl.InternalError: 2 root error(s) found.\n"
+        "  (0) INTERNAL: no room for the library\n"
+        "Original stack trace for 'MatMul':\n"
+        '  File "ops.py", line 1221, in from_node_def\n'
+    )
+    with pytest.raises(SideFailed, match=r"70: tensorflow\.\S+InternalError: 2 .* no room"):
+        raise_for_status("tensorflow", 70, tmp_path / "log")
+
+
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_bounds_end_with_the_training_that_they_run(recorded, tmp_path, number):
     training = ["sh", "-c", "echo $$ > started; sleep 1000; true"]

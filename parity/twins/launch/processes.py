@@ -6,6 +6,7 @@ interpreters to use. A strategy with an environment of its own always runs in th
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -165,6 +166,9 @@ class SideProcess:
             self._process.wait()
 
 
+_EXCEPTION = re.compile(r"[a-z_][\w.]*(Error|Exception)\b", re.IGNORECASE)  # ends a traceback
+
+
 def raise_for_status(framework: str, status: int, log: Path) -> None:
     """Raise the error that a side's process ended with, unless its status is 0.
 
@@ -183,7 +187,11 @@ def raise_for_status(framework: str, status: int, log: Path) -> None:
     if errors and status in (2, 3):
         kind = {2: UsageError, 3: NumericFailure}[status]
         raise kind(f"{framework}: {errors[-1]}")
-    last = next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+    told = [line for line in lines if line.strip()]
+    # TensorFlow follows an error with where its operation was made
+    at = max((i for i, line in enumerate(told) if _EXCEPTION.match(line)), default=-1)
+    more = told[at + 1 : at + 2] if at >= 0 and told[at].endswith(("found.", ":")) else []
+    last = " ".join(map(str.strip, told[at:][:1] + more)) or "it printed nothing"
     ending = f"status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
     message = f"{framework} ended with {ending}: {last} (the rest is in {log})"
     if status < 0:

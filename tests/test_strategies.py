@@ -176,7 +176,8 @@ def test_it_computes_what_one_replica_and_the_oracle_compute(
     # every tensor has the lines of code that made it
     names = [*trace.read(0), *trace.read(STEPS - 1)]
     assert [name for name in names if not found_for(name, trace.sources)] == []
-    of_code = [n for n in trace.read(0) if n.startswith(("forward", "loss", "grad", "weight"))]
+    of_code = ("forward", "loss", "grad", "weight", "decode")
+    of_code = [name for name in names if name.startswith(of_code)]
     package = {"paddle": "paddle_impl/", "tensorflow": "tf_impl/"}[framework]
     assert all(found_for(name, trace.sources).startswith(package) for name in of_code)
     assert "/layers.py:" in trace.sources["forward/logits"]
@@ -231,6 +232,7 @@ def test_workers_keep_to_a_schedule(framework, entry, network, record, run_both,
         assert worst(verdict) < 1e-11
         assert differing(threads[framework], trace) == []
         return
+    assert trace.sources["weight"].endswith("(Servers)")
     # a server rounds the learning rate times the gradient, and the update of one process not
     first, second = threads[framework].read(0), trace.read(0)
     assert first.keys() == second.keys()

@@ -11,6 +11,7 @@ from paddle_impl.executor import ParallelExecutor
 from paddle_impl.strategies.asynchronous import Asynchronous, _Shared, _Worker
 from paddle_impl.strategies.server_connection import Layout, Servers
 from paddle_impl.strategies.serving import check_device
+from parity.twins.training.strategy import definition
 
 
 class ParameterServer(Asynchronous):
@@ -46,6 +47,10 @@ class ParameterServer(Asynchronous):
         )
         self._workers = {group.rank: worker}
         return _Shared(self._scope, 1)
+
+    def sources(self):
+        # not the update of the program, which does not run
+        return super().sources() | {"weight": definition(Servers)}
 
     def load(self, snapshot):
         super().load(snapshot)

@@ -29,7 +29,7 @@ from parity.twins.spec.step_arrays import (
     recorded_activations,
     split_feeds,
 )
-from parity.twins.training.strategy import calls_within
+from parity.twins.training.strategy import calls_within, definition
 
 _CALL = re.compile(r'\s*File "(.*)", line (\d+), in (.*)')
 
@@ -169,10 +169,11 @@ class Synchronous:
         return StepResult(self._losses(losses), state, 0.0, {})
 
     def sources(self):
-        return {
+        found = {
             name: calls_within(map(_frame, calls), paddle_impl.__file__)
             for name, calls in self._sources.items()
         }
+        return found | {"decode": definition(Decoder)}
 
     def _calls(self, program):
         """Return name of a tensor -> the calls that made it, kept by operations."""

@@ -25,6 +25,8 @@ from parity.twins.spec.step_arrays import (
     recorded_activations,
     split_feeds,
 )
+from parity.twins.training.strategy import definition
+from tf_impl.decode import Decoder
 from tf_impl.optimizers import clip_by_global_norm, update
 from tf_impl.strategies.cluster import cluster_of
 from tf_impl.strategies.mirrored import Mirrored, by_name, start_eagerly, to_tensors, traced
@@ -48,7 +50,8 @@ class ParameterServer(Mirrored):
         self._evaluation = traced(self._evaluate_rows, feed)
 
     def sources(self):
-        return {}  # nothing is traced before a worker calls it
+        # all else is traced once a worker calls it
+        return {"decode": definition(Decoder)}
 
     def _start_engine(self):
         start_eagerly(self.build, 1)

@@ -22,7 +22,7 @@ from parity.twins.spec.step_arrays import (
     recorded_activations,
     split_feeds,
 )
-from parity.twins.training.strategy import calls_within
+from parity.twins.training.strategy import calls_within, definition
 from tf_impl.decode import Decoder
 from tf_impl.devices import replica_devices
 from tf_impl.kernels import use_kernels
@@ -277,10 +277,11 @@ class Synchronous:
         made |= dict.fromkeys(("optimizer", "weight"), self._update)
         calls = {name: getattr(each, "op", each).traceback for name, each in made.items()}
         calls |= {f"gradient/{name}": each for name, each in self._parameter_calls().items()}
-        return {
+        found = {
             name: calls_within(map(_frame, each), tf_impl.__file__)
             for name, each in calls.items()
         }
+        return found | {"decode": definition(Decoder)}
 
     def _parameter_calls(self):
         """Return canonical name -> the calls that made a parameter."""

@@ -1,6 +1,5 @@
 """Records a trace of a run: every tensor of every step; at its end, answers and evaluation."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,18 +8,16 @@ import numpy as np
 from parity.base.files import CONFIG
 from parity.trace.writer import Writer
 from parity.twins.cli.options import TrainOptions
-from parity.twins.decoding.beam import beam_search
-from parity.twins.decoding.token_by_token import greedy_search
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import StepInputs, StepResult
 from parity.twins.spec.training import learning_rate
-from parity.twins.trace.decoded import DECODED, decode, decode_tensors
+from parity.twins.trace.decoded import decode, decode_tensors
 from parity.twins.trace.evaluated import SPLITS, evaluation_tensors
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training.asynchronous_run import AppliedUpdate
 from parity.twins.training.evaluate import evaluate
-from parity.twins.training.strategy import Strategy
+from parity.twins.training.strategy import Strategy, definition
 from parity.twins.training.text_source import TextSource, whole_batch
 from parity.twins.training.train_steps import State
 
@@ -184,13 +181,6 @@ class TraceRecording:
             "batch/learning_rate": learning_rate,
             "batch/sizes": split_rows,
             "evaluate": evaluate,
-            **{name: beam_search if "beam" in name else greedy_search for name in DECODED},
             **dict.fromkeys(("initial", "read", "replicas"), type(self._strategy)),
         }
-        return {name: _definition(each) for name, each in made.items()}
-
-
-def _definition(made: Any) -> str:
-    """Return where a function or class is defined: "data/pair_batches.py:9 (PairBatches)"."""
-    file = made.__module__.replace(".", "/") + ".py"
-    return f"{file}:{inspect.getsourcelines(made)[1]} ({made.__name__})"
+        return {name: definition(each) for name, each in made.items()}

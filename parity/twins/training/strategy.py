@@ -6,6 +6,7 @@ The strategy alone decides how rows are shared among replicas, how gradients are
 which devices and processes are used.
 """
 
+import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -201,3 +202,9 @@ def calls_within(frames: Iterable[Frame], package: str) -> str:
     last = {file.as_posix(): f"{line} ({function})" for file, line, function in calls}
     texts = [f"{file}:{place}" for file, place in last.items()]
     return ", from ".join(texts[::-1])
+
+
+def definition(made: Any) -> str:
+    """Return where a function or class is defined: "data/pair_batches.py:9 (PairBatches)"."""
+    file = made.__module__.replace(".", "/") + ".py"
+    return f"{file}:{inspect.getsourcelines(made)[1]} ({made.__name__})"

@@ -26,6 +26,7 @@ from parity.twins.run.whole_run_checks import (
     check_facts,
     check_resume,
     check_training,
+    comparing_sides,
     unchecked,
 )
 from parity.twins.spec.networks import NETWORKS
@@ -146,8 +147,11 @@ def _judge(
                 raise
             return verdict.with_checks([found])
         outcome.trainings = {label: each.summary for label, each in trained.items()}
-        verdict = verdict.with_checks(check_training(planned, compared, trained))
-        if options.wants("answers") and planned.decodes and verdict.matches:
-            begin_phase("comparing answers")
-            verdict = verdict.with_checks(check_answers(planned, trained))
+        with comparing_sides(planned, trained) as of_sides:
+            verdict = verdict.with_checks(check_training(planned, compared, trained))
+            if options.wants("answers") and planned.decodes and verdict.matches:
+                begin_phase("comparing answers")
+                verdict = verdict.with_checks(check_answers(planned, trained))
+            if verdict.matches:
+                verdict = verdict.with_checks(of_sides())
     return verdict

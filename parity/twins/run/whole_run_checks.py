@@ -6,8 +6,8 @@ without recording, and they answer questions from the same checkpoints.
 """
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,17 +131,20 @@ def check_facts(verdict: RunVerdict, network: Network) -> list[Fact]:
     return facts
 
 
-def check_training(
-    run: PlannedRun, compared: ComparedRun, trained: Mapping[str, Training]
-) -> list[Finding]:
-    """Compare every untraced training with the recorded one, with its batches and the oracle.
+@contextmanager
+def comparing_sides(
+    run: PlannedRun, trained: Mapping[str, Training]
+) -> Iterator[Callable[[], list[Finding]]]:
+    """Compare the longest untraced training with those of other sides that take the same steps.
 
-    The longest one is also compared with those of the other sides that take the same steps.
+    Meanwhile a training tells what rounding alone does to it: see `train_moved`.
 
     Args:
       run: the run.
-      compared: the recorded steps in the precision of the trainings.
       trained: label -> the untraced training.
+
+    Yields:
+      A function that waits for that training and returns what was found.
     """
     able = [label for label, side in run.sides.items() if side.synchronous]
     first = max(able, key=lambda label: len(trained[label].rows), default="")
@@ -155,22 +158,30 @@ def check_training(
         with suppress(UsageError):
             own = newest_checkpoint(trained[first].folder / "checkpoints", [])
     if own is None:
-        return _compare_each(run, compared, trained)
+        yield list
+        return
     with train_moved(run, first, trained[first], own) as wait:
-        findings = _compare_each(run, compared, trained)
-        if any(each.mismatches for each in findings):
-            return findings
-        rows, moved = trained[first].rows, wait()
-        return findings + [
-            compare_losses((first, other), rows, trained[other].rows, moved, run.dtype)
-            for other in others
-        ]
+
+        def findings() -> list[Finding]:
+            rows, moved = trained[first].rows, wait()
+            return [
+                compare_losses((first, other), rows, trained[other].rows, moved, run.dtype)
+                for other in others
+            ]
+
+        yield findings
 
 
-def _compare_each(
+def check_training(
     run: PlannedRun, compared: ComparedRun, trained: Mapping[str, Training]
 ) -> list[Finding]:
-    """Compare each untraced training with the recorded one, its batches and the oracle."""
+    """Compare every untraced training with the recorded one, with its batches and the oracle.
+
+    Args:
+      run: the run.
+      compared: the recorded steps in the precision of the trainings.
+      trained: label -> the untraced training.
+    """
     findings = list[Finding]()
     # encoded here once more: what a side has encoded may be wrong
     text = load_text(run.spec, replace(run.options, cache=run.options.cache / "oracle"))

@@ -2,7 +2,8 @@
 
 Each side trains a network for three steps in float64, in a process of its own, and records
 them: in FOLDER/found/SIDE/NETWORK with its framework's defaults; in FOLDER/aligned/SIDE/NETWORK
-with the settings that `parity doctor` named, the second side from the weights of the first.
+with the settings that `parity doctor` named, the second side from the weights of the first;
+and, of networks of layers, in FOLDER/float32/SIDE/NETWORK the same in float32.
 What the commands say of it is printed as the rows of docs/gallery.md.
 """
 
@@ -37,9 +38,10 @@ TINY = float(np.float32(1e-12))
 class Entry(Run):
     """A network with its frameworks' defaults, or aligned."""
 
-    def __init__(self, network, aligned):
-        super().__init__(f"{network}-1" if aligned else network)
-        self.name, self.dtype, self.size, self.rows = network, "float64", 8, 6
+    def __init__(self, network, how):
+        super().__init__(network if how == "found" else f"{network}-1")
+        self.name, self.size, self.rows = network, 8, 6
+        self.dtype = "float32" if how == "float32" else "float64"
         self.words = 100
 
     def given(self, **settings):
@@ -481,32 +483,47 @@ DECLARED = {
 }
 
 
-def train(side, folder, network, aligned):
-    where = Path(folder, aligned, side)
+def train(side, folder, network, how):
+    where = Path(folder, how, side)
     where.mkdir(parents=True, exist_ok=True)
     if side == "torch":
         with contextlib.suppress(ModuleNotFoundError):  # layers of PyTorch do without
             import_torchvision()
-    SIDES[side](Entry(network, aligned == "aligned"), where)
+    SIDES[side](Entry(network, how), where)
 
 
-def start(side, folder, network, aligned):
+def trains(*of):
+    """Return the command that trains a side."""
+    return [sys.executable, "-W", "ignore", __file__, "--train", *map(str, of)]
+
+
+def start(side, folder, network, how):
     """Train a side in a process of its own, unless it has been recorded."""
-    if (folder / aligned / side / network).exists():
+    if (folder / how / side / network).exists():
         return
-    words = [
-        sys.executable,
-        "-W",
-        "ignore",
-        __file__,
-        "--train",
-        side,
-        folder,
-        network,
-        aligned,
-    ]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    words = trains(side, folder, network, how)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def aligned(folder, name, how):
+    """Train an aligned pair, the second side from the weights of the first; return both."""
+    a, b, network = name.split("-")
+    pair = [folder / how / side / network for side in (a, b)]
+    weights = pair[1].with_suffix(".safetensors")
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    start(a, folder, network, how)
+    run("weights", pair[0], "--map", folder / f"{name}.yaml", "-o", weights)
+    start(b, folder, network, how)
+    return pair
+
+
+def used(folder, name, pair, *options):
+    """Return the largest share of a bound that a pair takes, which matches."""
+    verdict, given = folder / f"{name}.json", ["--map", folder / f"{name}.yaml", *options]
+    run("compare", *pair, *given, *DECLARED.get(name, []), "--json", verdict)
+    rungs = json.loads(verdict.read_text())["runs"][0]["rungs"].values()
+    return max(each["used"] for each in rungs)
 
 
 def row(folder, name):
@@ -518,29 +535,29 @@ def row(folder, name):
       defaults: what `parity doctor` names of the pair as it is found, but initial weights.
       left: what it still names of the aligned pair.
       used: the largest share of a bound that the aligned pair takes.
+      measured: the same in float32, of what `parity bounds` measured; None: not measured.
     """
     a, b, network = name.split("-")
-    found, aligned = ([folder / e / s / network for s in (a, b)] for e in ("found", "aligned"))
-    file, verdict = folder / f"{name}.yaml", folder / f"{name}.json"
-    weights = aligned[1].with_suffix(".safetensors")
-    weights.parent.mkdir(parents=True, exist_ok=True)
-    start(a, folder, network, "found")
-    start(b, folder, network, "found")
-    start(a, folder, network, "aligned")
+    found = [folder / "found" / side / network for side in (a, b)]
+    file, bounds = folder / f"{name}.yaml", folder / f"{a}-{network}-bounds.json"
+    for side in (a, b):
+        start(side, folder, network, "found")
     run("align", *found, "-o", file)
-    run("weights", aligned[0], "--map", file, "-o", weights)
-    start(b, folder, network, "aligned")
-    declared = DECLARED.get(name, [])
-    run("compare", *aligned, "--map", file, *declared, "--json", verdict)
-    rungs = json.loads(verdict.read_text())["runs"][0]["rungs"].values()
+    pair, measured = aligned(folder, name, "aligned"), None
+    if a == "torch" and network in NETWORKS[:3]:
+        single = aligned(folder, name, "float32")
+        if not bounds.exists():  # the ports share it
+            run("bounds", single[0], "-o", bounds, "--", *trains(a, folder, network, "float32"))
+        measured = used(folder, name, single, "--bounds", bounds)
     mapping = read(file)
     own = unmapped(list(map(Trace, found)), replace(mapping, rows=[]))[0]
     return {
         "parameters": len(own),
         "right": sum(len(both[0].names) for both in mapping.parameters().values()),
         "defaults": named(found),
-        "left": named(aligned),
-        "used": max(each["used"] for each in rungs),
+        "left": named(pair),
+        "used": used(folder, name, pair),
+        "measured": measured,
     }
 
 
@@ -570,9 +587,13 @@ def main(folder, *names):
             f"{found['right']} of {found['parameters']}",
             found["defaults"] or "-",
         )
-        print(
-            "|", " | ".join(cells) + left, "|", f"{found['used']:.2%}".replace("%", " %"), "|"
-        )
+        shares = found["used"], found["measured"]
+        cells = *cells[:-1], cells[-1] + left, *map(percent, shares)
+        print("|", " | ".join(cells), "|")
+
+
+def percent(share):
+    return "–" if share is None else f"{share:.2%}".replace("%", " %")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The benchmark: real runs in turn; what it says of them, never how fast they are."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -270,39 +269,6 @@ def test_bench_times_both_sides(tmp_path):
         assert 0 < low <= speed["median"] <= high
     for side in ("paddle", "tensorflow"):
         assert any(line.startswith(side) for line in done.stdout.splitlines())
-
-
-@pytest.mark.thorough
-def test_bench_times_strategies_in_one_table(tmp_path):
-    command = [sys.executable, "-m", "parity", "bench", "--preset", "tiny", "--rounds", "1"]
-    command += ["--strategies", "paddle=layers", "--micro-batches", "4"]
-    command += ["--steps", "10", "--replicas", "1", "--vocabulary-size", "300"]
-    command += ["--batch-size", "8", "--time", "5"]
-    command += ["--out", str(tmp_path / "bench"), "--cache", str(tmp_path / "cache")]
-    # no peer here: tests/test_bench_peers.py trains them
-    environment = os.environ | {"PARITY_PYTORCH_PYTHON": "/bin/false"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    values = json.loads((tmp_path / "bench" / "bench.json").read_text())
-    assert values["checked_steps"] == 2
-    assert [row["label"] for row in values["strategies"]] == [
-        "paddle-parallel-executor-1x1",
-        "paddle-layers-1x1-2-stages",
-    ]
-    *_, layers = values["strategies"]
-    assert layers["gain_over"] == "paddle-parallel-executor-1x1"
-    settings = values["cases"][layers["label"]]["settings"]
-    assert settings == "stages=2 micro-batches=4"
-    assert list(values["peers_left_out"]) == ["pytorch", "keras"]
-    page = (tmp_path / "bench" / "bench.html").read_text()
-    printed = " ".join(done.stdout.split())
-    for said in ("paddle layers", settings, f"{layers['gain']:.2f}", values["processor"]):
-        assert said in page
-        assert all(word in printed for word in said.split())
-    assert "pytorch is not timed: torch is not installed for /bin/false" in printed
-    assert "keras is not timed: it trains with SGD and without dropout only" in printed
 
 
 # how fast the machine multiplies matrices, as every library of a side does it

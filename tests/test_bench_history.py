@@ -82,13 +82,22 @@ def test_a_figure_that_fell_by_more_than_its_spread_is_told(checkout, tmp_path):
     assert compare_with_history(measured(), path, "generated", folder)["since"] == second
 
 
-def test_readings_that_overlap_are_no_fall(checkout, tmp_path):
+@pytest.fixture
+def later(checkout, tmp_path):
+    """Return a function that compares what is measured one commit after a first benchmark."""
     folder, commit = checkout
-    compare_with_history(measured(), tmp_path / "history.jsonl", "generated", folder)
-    commit("2")
-    overlapping = measured(80.0, 70.0, 95.0)
-    found = compare_with_history(overlapping, tmp_path / "history.jsonl", "generated", folder)
-    assert found["fell"] == {}
+
+    def compare(*speed, text="generated", **others):
+        path = tmp_path / "history.jsonl"
+        compare_with_history(measured(), path, "generated", folder)
+        commit("2")
+        return compare_with_history(measured(*speed, **others), path, text, folder)
+
+    return compare
+
+
+def test_readings_that_overlap_are_no_fall(later):
+    assert later(80.0, 70.0, 95.0)["fell"] == {}
 
 
 @pytest.mark.parametrize(
@@ -101,29 +110,19 @@ def test_readings_that_overlap_are_no_fall(checkout, tmp_path):
         {"text": "/text"},
     ],
 )
-def test_what_was_measured_otherwise_is_not_compared(other, checkout, tmp_path):
-    folder, commit = checkout
-    path = tmp_path / "history.jsonl"
-    compare_with_history(measured(), path, "generated", folder)
-    commit("2")
-    text = other.pop("text", "generated")
-    found = compare_with_history(measured(10, 9, 11, **other), path, text, folder)
-    assert found["since"] is None
+def test_what_was_measured_otherwise_is_not_compared(other, later):
+    assert later(10, 9, 11, **other)["since"] is None
 
 
-def test_one_round_and_other_settings_are_not_compared(checkout, tmp_path):
-    folder, commit = checkout
-    path = tmp_path / "history.jsonl"
-    compare_with_history(measured(), path, "generated", folder)
-    commit("2")
-    cases = {"paddle-2x1": {"settings": "stages=2"}, "tensorflow-2x1": {"settings": ""}}
-    slow = measured(10, 9, 11, cases=cases)
-    found = compare_with_history(slow, path, "generated", folder)
-    assert (found["compared"], found["fell"]) == (1, {})
-    commit("3")
-    slow = measured(10, 9, 11, rounds=1)
-    found = compare_with_history(slow, path, "generated", folder)
-    assert (found["compared"], found["fell"]) == (0, {})
+OTHER_SETTINGS = {"paddle-2x1": {"settings": "stages=2"}, "tensorflow-2x1": {"settings": ""}}
+
+
+@pytest.mark.parametrize(
+    ("other", "compared"), [({"cases": OTHER_SETTINGS}, 1), ({"rounds": 1}, 0)]
+)
+def test_one_round_and_other_settings_are_not_compared(other, compared, later):
+    found = later(10, 9, 11, **other)
+    assert (found["compared"], found["fell"]) == (compared, {})
 
 
 def test_changes_that_are_not_committed_are_told_apart(checkout, tmp_path):

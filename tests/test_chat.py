@@ -483,7 +483,7 @@ def test_what_is_typed_can_be_edited_and_called_back(framework, runs, terminal):
 
 @ONE_FRAMEWORK
 def test_attention_is_drawn(framework, runs, questions, tmp_path):
-    """By the programs themselves; what the pictures hold is tested in test_pictures.py."""
+    """By the programs; what pictures hold is tested in test_training_image_files.py."""
     picture = tmp_path / "new" / "attention.png"
     job = framework.chat(
         f"--checkpoint={runs['paddle']}", f"--input={questions}", f"--attention-plot={picture}"

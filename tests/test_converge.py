@@ -83,16 +83,6 @@ def test_a_side_with_another_learning_rate_is_not_equivalent(starters, options):
     assert not any(p["shown"] for each in found["quantities"].values() for p in each["pairs"])
 
 
-def test_a_difference_within_the_margin_is_allowed(starters, options):
-    planted = {**starters, "paddle": with_flags(starters["paddle"], "--learning-rate=0.0501")}
-    found = converge(language_model(), options, "", planted)
-    assert found["verdict"] == EQUIVALENT
-    (pair,) = found["quantities"]["test perplexity"]["pairs"]
-    assert abs(pair["difference"]) > 1e-6
-    tight = dataclasses.replace(options, margin=abs(pair["difference"]) / 2)
-    assert converge(language_model(), tight, "", planted)["verdict"] == NOT_SHOWN
-
-
 def test_a_finished_training_is_not_repeated(starters, options):
     spec = language_model(epochs=1)
     first = converge(spec, options, "", starters)

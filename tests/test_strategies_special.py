@@ -167,13 +167,6 @@ def asynchronous(run_both):
     return lambda **values: run_both(**THREADS | {"steps": UPDATES} | values)
 
 
-@pytest.mark.thorough
-def test_float32_and_plain_kernels_are_alike_by_a_schedule(asynchronous):
-    traces = asynchronous(replicas=3, dtype="float32", kernels="plain")
-    verdict = compare_traces(list(traces.values()))
-    assert verdict.matches, verdict.mismatches[0]
-
-
 def test_a_torn_read_is_called_so(trainings):
     framework, _ = FRAMEWORKS
     torn = THREADS | {"schedule": "free", "optimizer": "sgd", "steps": UPDATES}

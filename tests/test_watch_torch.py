@@ -221,14 +221,6 @@ def test_half_precision_is_recorded_as_the_float32_of_the_same_value(tmp_path):
     assert header["dtype"] == "float32"
 
 
-def test_in_float64_nothing_is_lost_and_two_runs_match(tmp_path):
-    _, a = watched(tmp_path / "a", dtype="float64")
-    _, b = watched(tmp_path / "b", dtype="float64")
-    assert a.header["dtype"] == "float64"
-    assert a.index() == b.index()
-    assert compare_pair([a, b]).matches
-
-
 def test_every_number_is_moved_in_steps_that_are_not_recorded_too(tmp_path, monkeypatch):
     some = {"modules": ["out", "model"], "steps": 2}
     watched(tmp_path / "a", options=some)

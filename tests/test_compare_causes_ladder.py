@@ -253,9 +253,9 @@ def test_what_is_not_confirmed_is_described(planted):
     verdict = compared(planted.spec, {"paddle-2": wrong, "tensorflow-2": right})
     assert verdict.confirmed == []
     values = values_of(verdict, planted.spec)
-    told = "why: paddle-2 is oracle with rows 0 and 1 exchanged"
+    told = "why: paddle-2 is the oracle with rows 0 and 1 exchanged"
     *_, after, why = first_lines(values["first_mismatch"])
-    assert after == "  where: after forward/embedded, which agrees"
+    assert after == "  last right: forward/embedded"
     assert told in why
     assert "confirmed" not in mismatch_text(values["first_mismatch"])
     assert 'id="confirmed"' not in report_html(values)
@@ -271,16 +271,17 @@ def test_a_wrong_gradient_without_a_known_cause(planted):
         | {name: right[0][name] + noise.normal(size=right[0][name].shape) for name in names}
         for names in ([nearest], [lowest, nearest])
     ]
-    places = ["in the backward pass of", f"{nearest}, wrong first from the loss down, of"]
+    near = f"  first wrong from the loss down: {nearest}"
+    where = "  where: in the backward pass of layers.py:9 (linear), in paddle-2"
+    told = [where, "  last right: gradient/softmax/bias"]
+    why = ["  why: unknown: no mistake that the oracle tried reproduces it"]
     sources = {nearest: "layers.py:9 (linear)"}
-    for step, place in zip(wrong, places, strict=True):
+    for step, lines in zip(wrong, (told, [near, *told]), strict=True):
         sides = {"paddle-2": [step], "tensorflow-2": right}
-        for seconds in (0.0, 1e9):
+        for seconds, more in ((0.0, []), (1e9, why)):
             verdict = compared(planted.spec, sides, seconds, sources=sources)
-            lines = first_lines(values_of(verdict, planted.spec)["first_mismatch"])
-            assert lines[2] == f"  where: {place} layers.py:9 (linear), in paddle-2"
-            assert lines[3] == "  where: after gradient/softmax/bias, which agrees"
-            assert [line[:16] for line in lines[4:]] == ["  why: not found"] * (seconds > 0)
+            seen = first_lines(values_of(verdict, planted.spec)["first_mismatch"])
+            assert seen[2:] == lines + more
     # nothing was sought for what a check of whole runs may find later
     assert not compared(planted.spec, dict.fromkeys(SIDES, right)).cause_sought
 

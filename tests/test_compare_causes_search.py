@@ -23,7 +23,7 @@ MISTAKES = {
         "gates in the order f, g, i, o",
         "each layer's bias added twice",
         "no dropout at embedded",
-        "the mask of lstm_0 at lstm_1",
+        "the dropout mask of lstm_0 at lstm_1",
         "the dropout masks of step 0",
         "dropout that does not scale what it keeps",
         "the state not carried from the batch before",

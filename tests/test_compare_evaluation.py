@@ -80,7 +80,7 @@ def test_a_mistake_of_all_sides_is_not_blamed_on_one(tmp_path, monkeypatch):
     verdict = judged(tmp_path, SPECS["stream"])
     assert verdict.departing() == ["paddle-2", "tensorflow-2"]
     assert blame(verdict).startswith(
-        "in this check, paddle-2 and tensorflow-2 differ from the oracle: suspect the oracle, "
+        "paddle-2 and tensorflow-2 differ from the oracle: suspect the oracle, "
         "or a mistake that they share"
     )
 

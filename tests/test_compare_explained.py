@@ -73,7 +73,7 @@ MADE = {
     "{b} is {a} with its 3 blocks of rows in the order 2, 0, 1": A[[4, 5, 0, 1, 2, 3]],
     "{b} is {a} rounded to float32": A.astype(np.float32).astype(np.float64),
     "{b} is {a} rounded to float16": A.astype(np.float16).astype(np.float64),
-    "the two differ in row 4 alone, where {b} is 2 times {a}": np.where(
+    "{b} and {a} differ in row 4 alone, where {b} is 2 times {a}": np.where(
         np.arange(6)[:, None] == 4, 2 * A, A
     ),
     "": np.random.default_rng(2).normal(size=(6, 8)),
@@ -128,7 +128,7 @@ def test_the_values_of_a_single_number_are_shown(tmp_path):
         for side, value in (("ours", 1.25), ("theirs", loss)):
             with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
                 recorder.step(0, {"loss/mean": np.float64(value)})
-        assert f"mismatch in loss/mean, step 0, rung loss: {shown}" in _said(tmp_path)
+        assert f"mismatch in loss/mean, step 0: {shown}" in _said(tmp_path)
 
 
 def test_a_single_number_is_no_multiple_unless_a_simple_one():

@@ -100,7 +100,7 @@ def test_what_must_be_alike_is_named_with_its_rank_and_step(tmp_path, one, case)
     with pytest.raises(AssertionError) as caught:
         assert_match(one, ranks)
     told = " ".join(str(caught.value).split())
-    assert told.startswith(f"mismatch in {name}, step {step}, rung ")
+    assert told.startswith(f"mismatch in {name}, step {step}: ")
     assert f"rank 1 differs from rank 0 in {name}, step {step}, of linear ({ranks})" in told
     assert "rank 0 and rank 1 differ in" in told
 
@@ -108,7 +108,7 @@ def test_what_must_be_alike_is_named_with_its_rank_and_step(tmp_path, one, case)
 @pytest.mark.parametrize("name", ["batch/0", "forward/y", "loss/loss", "activation_gradient/y"])
 def test_a_rank_s_rows_and_its_loss_count(tmp_path, one, name):
     ranks = record_ranks(tmp_path / "ranks", change=of_rank_1(name, 1, lambda each: each * 2))
-    with pytest.raises(AssertionError, match=f"^mismatch in {name}, step 1, rung "):
+    with pytest.raises(AssertionError, match=f"^mismatch in {name}, step 1: "):
         assert_match(one, ranks)
 
 

@@ -138,7 +138,7 @@ def find_disagreement(
         named = checked_sides(mismatches, sides)
         right = tuple(label for label in sides if label not in named)
         if first.sides[1] in (ORACLE, ONE_STEP):
-            return Disagreement(CHECK, (tuple(named),), right)
+            return Disagreement(CHECK if named[1:] else ONE_SIDE, (tuple(named),), right)
         return Disagreement(CHECK, tuple((label,) for label in named), right)
     departing = departing_sides(mismatches)
     right = tuple(label for label in sides if label not in departing)

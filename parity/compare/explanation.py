@@ -108,7 +108,7 @@ class _Search:
             return "the values are equal, their types are not"
         for tokens in (n for n in self._now[0] if n.startswith("batch/")):
             if rung_of(name) != "batch" and in_padding(b, a, self._now[0][tokens]):
-                return f"the two differ only where {tokens} is padding"
+                return f"{' and '.join(self._labels)} differ only where {tokens} is padding"
         axes = ["row", "time step"] if self._is_timed(a) else []
         for says in explanations(b, a, axes):
             return says.format(a=self._labels[0], b=self._labels[1])

@@ -308,13 +308,13 @@ def region(found: np.ndarray, expected: np.ndarray, axes: Sequence[str] = ()) ->
             continue
         part = relation(np.take(b, bad, axis), np.take(a, bad, axis))
         more = f", where {part}" if part else ""
-        return f"the two differ {where}{more}"
+        return f"{{b}} and {{a}} differ {where}{more}"
     if wrong.mean() > 0.95:
         return ""
     for one, says in ((b, "{b} is zero"), (a, "{a} is zero")):
         if not one[wrong].any():
             share = f"{int(wrong.sum()):,} of {wrong.size:,} elements"
-            return f"masked: the two differ in {share} alone, where {says}"
+            return f"masked: {{b}} and {{a}} differ in {share} alone, where {says}"
     return ""
 
 

@@ -58,35 +58,37 @@ def disagreement_text(found: Disagreement, sides: Mapping[str, Side]) -> str:
         return "the sides did not read the same batch; the oracle has no text of its own"
     if found.kind == BETWEEN_SIDES:
         return (
-            "in this tensor, no side differs from the oracle by more than is allowed; only the "
-            f"sides differ from each other{_by([found.apart])}"
+            "no side differs from the oracle by more than is allowed; only the sides differ "
+            f"from each other{_by([found.apart])}"
         )
     if found.kind == CHECK and max(map(len, found.groups), default=0) > 1:
         shared = "" if found.right else f": {_SHARED}"
-        return f"in this check, {_and(found.departing)} differ from the oracle{shared}"
+        return f"{_and(found.departing)} differ from the oracle{shared}"
     if found.kind == CHECK:
         return f"this check is about {_and(found.departing)}"
     if found.kind == REPLICAS:
         return f"the replicas of {found.departing[0]} no longer hold the same values"
     if found.kind == SEVERAL:
-        return f"in this tensor, {_and(found.departing)} differ from the oracle"
+        return f"{_and(found.departing)} differ from the oracle"
     if found.kind == DIFFERENTLY:
         return _differently(found)
     (group,) = found.groups
     distances = [found.from_oracle.get(side) for side in group]
     if found.kind == ONE_SIDE:
-        return f"in this tensor, only {group[0]} differs from the oracle{_by(distances)}"
+        agree = f"; {_and(found.right)} agree{'s' if len(found.right) == 1 else ''}"
+        alone = f"only {group[0]} differs from the oracle{_by(distances)}"
+        return alone + (agree if found.right else "")
     differ, agree = f"differ from the oracle{_by(distances)}", f"agree{_to(found.within)}"
     if found.kind == ALL_ALIKE:
         both = "both" if len(group) == 2 else f"all {len(group)}"
         return f"the sides {agree}, and {both} {differ}: {_SHARED}"
     if found.kind == SOME_ALIKE:
         right = f"{_and(found.right)} {_do_not(found.right)}"
-        return f"in this tensor, {_and(group)} {differ} and {agree}; {right}"
+        return f"{_and(group)} {differ} and {agree}; {right}"
     mine = title_of(sides[group[0]].framework)  # what is left is one framework
     others = dict.fromkeys(title_of(sides[label].framework) for label in found.right)
     right = f"; no side of {_and(list(others))} does" if others else ""
-    return f"in this tensor, all sides of {mine} ({_and(group)}) {differ} and {agree}{right}"
+    return f"all sides of {mine} ({_and(group)}) {differ} and {agree}{right}"
 
 
 def _differently(found: Disagreement) -> str:
@@ -98,7 +100,7 @@ def _differently(found: Disagreement) -> str:
     apart = f", and from each other{_by([found.apart])}" if found.apart is not None else ""
     right = f"; {_and(found.right)} {_do_not(found.right)}" if found.right else ""
     return (
-        f"in this tensor, several sides differ from the oracle, in different ways: "
+        f"several sides differ from the oracle, in different ways: "
         f"{_and(parts)}{apart}: suspect a mistake in each{right}"
     )
 
@@ -108,13 +110,13 @@ def _do_not(names: Sequence[str]) -> str:
 
 
 def _by(distances: Sequence[float | None]) -> str:
-    """Return " by 0.2 to 0.3 times its largest value"; empty where no distance is known."""
+    """Return " by 0.2 to 0.3 times the tensor's largest value"; empty if none is known."""
     known = sorted(f"{each:.2g}" for each in distances if each is not None)
     known = sorted(dict.fromkeys(known), key=float)
     if not known:
         return ""
     last = f" to {known[-1]}" if len(known) > 1 else ""
-    return f" by {known[0]}{last} times its largest value"
+    return f" by {known[0]}{last} times the tensor's largest value"
 
 
 def _to(distance: float | None) -> str:

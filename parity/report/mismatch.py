@@ -7,8 +7,9 @@ import numpy as np
 
 from parity.compare.growth import GROWS, SHRINKS, STAYS, VANISHES
 from parity.compare.relation import rounded
-from parity.compare.tensors import ORACLE, Mismatch
+from parity.compare.tensors import ONE_STEP, ORACLE, Mismatch
 from parity.compare.verdict import Verdict
+from parity.trace.rungs import CHECKS
 
 # What the report calls the oracle's values where it may print two of them.
 _FREE_RUN = "oracle, free run"
@@ -151,12 +152,15 @@ def first_lines(first: dict[str, Any]) -> list[str]:
     if not first["problem"] and size == 1:
         short = {side: f"{value:.8g}" for side, value in first["values"].items()}
         shown = short if len(set(short.values())) > 1 else first["values"]
-        how_much = ", ".join(f"{value} in {side}" for side, value in shown.items())
+        how_much = ", ".join(
+            f"{value} in {f'the {ORACLE}' if side in (ORACLE, ONE_STEP) else side}"
+            for side, value in shown.items()
+        )
+    check = f", check {first['rung']}" if first["rung"] in CHECKS else ""
     lines = [
-        f"mismatch in {first['tensor']}, step {first['step']}, rung {first['rung']}: "
-        f"{how_much}",
+        f"mismatch in {first['tensor']}, step {first['step']}{check}: {how_much}",
         f"  who: {first['blame']}",
-        *(f"  where: {line}" for line in _where_lines(first)),
+        *_where_lines(first),
     ]
     if confirmed := first.get("confirmed"):
         lines += [f"  why: {line}" for line in confirmed_lines(confirmed)]
@@ -165,36 +169,28 @@ def first_lines(first: dict[str, Any]) -> list[str]:
     elif first.get("rounded_to"):
         lines.append(f"  why: the difference is that of a rounding to {first['rounded_to']}")
     elif first.get("cause_sought"):
-        lines.append(
-            "  why: not found: none of the mistakes that the oracle tried reproduces it"
-        )
+        lines.append("  why: unknown: no mistake that the oracle tried reproduces it")
     return lines
 
 
-def _backward(first: dict[str, Any]) -> str:
-    """Return what of a line of source is wrong, if that is not what it computes."""
-    nearest = first.get("nearest_to_loss")
-    if not nearest:
-        return ""
-    if nearest == first["tensor"]:
-        return "in the backward pass of "
-    return f"{nearest}, wrong first from the loss down, of "
-
-
 def _where_lines(first: dict[str, Any]) -> list[str]:
-    """Return a line for each source, with the sides whose tensor it made."""
+    """Return a line for each source, with the sides whose tensor it made, and what is near."""
     if first.get("is_every_gradient"):
         return [
-            "in what all gradients come from or go through, as every one is wrong: the "
-            "gradient of the loss, or a sum of them all, such as that over the replicas"
+            "  where: the gradient of the loss, or a sum of all gradients, such as that over "
+            "the replicas, as every gradient is wrong"
         ]
     sides: dict[str, list[str]] = {}
     for label, source in first.get("sources", {}).items():
         sides.setdefault(source, []).append(label)
-    of = _backward(first)
-    lines = [f"{of}{source}, in {' and '.join(labels)}" for source, labels in sides.items()]
-    agrees = first.get("last_agreeing")
-    return [*lines, f"after {agrees}, which agrees"] if agrees else lines
+    nearest, agrees = first.get("nearest_to_loss"), first.get("last_agreeing")
+    of = "in the backward pass of " if nearest else ""
+    lines = [
+        f"  where: {of}{source}, in {' and '.join(labels)}" for source, labels in sides.items()
+    ]
+    if nearest not in (None, first["tensor"]):
+        lines.insert(0, f"  first wrong from the loss down: {nearest}")
+    return [*lines, f"  last right: {agrees}"] if agrees else lines
 
 
 def growth_sentence(growth: dict[str, Any] | None) -> str:

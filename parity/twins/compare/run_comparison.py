@@ -499,7 +499,9 @@ def explain(
         a, b = seen.expected, seen.found
         if a is None or b is None or rounded(b, a):  # the report has a line for a rounding
             continue
-        of = ORACLE if departing else next(other for other in evidence if other != side)
+        of = (
+            f"the {ORACLE}" if departing else next(other for other in evidence if other != side)
+        )
         for says in explanations(b, a, ["row", "time step"] if timed else []):
             told.setdefault(says, says.format(a=of, b=side))
         if not departing:

@@ -201,7 +201,7 @@ def calls_within(frames: Iterable[Frame], package: str) -> str:
     calls = [each for each in mine if "strategies" not in each[0].parts] or mine[-1:]
     last = {file.as_posix(): f"{line} ({function})" for file, line, function in calls}
     texts = [f"{file}:{place}" for file, place in last.items()]
-    return ", from ".join(texts[::-1])
+    return ", called by ".join(texts[::-1])
 
 
 def definition(made: Any) -> str:

@@ -122,7 +122,7 @@ def _dropout(case: WrongStep) -> Iterator[Suspect]:
         for other in masks:
             if place != other and masks[place].shape == masks[other].shape:
                 yield suspect(
-                    f"the mask of {other} at {place}",
+                    f"the dropout mask of {other} at {place}",
                     with_masks(partial(lambda m, a, b: {**m, a: m[b]}, a=place, b=other)),
                     faults="mask-of-other-layer",
                 )

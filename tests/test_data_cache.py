@@ -296,10 +296,9 @@ def test_the_built_in_text_is_written_again(kind, tmp_path, capsys):
 def test_jiebas_dictionary_is_read_again(tmp_path, capsys):
     expected = _frequencies(_jieba().Tokenizer(), tmp_path)
     (path,) = tmp_path.glob("jieba-*/frequencies")
-    for damage in (bit_flipped, emptied):
-        damage(path, tmp_path)
-        capsys.readouterr()
-        assert _frequencies(_jieba().Tokenizer(), tmp_path) == expected
-        assert capsys.readouterr().err.splitlines() == [
-            f"{path.parent}: made anew: frequencies does not hold what was written"
-        ]
+    bit_flipped(path, tmp_path)
+    capsys.readouterr()
+    assert _frequencies(_jieba().Tokenizer(), tmp_path) == expected
+    assert capsys.readouterr().err.splitlines() == [
+        f"{path.parent}: made anew: frequencies does not hold what was written"
+    ]

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from data.pair_batches import PairBatches, pad_sources
 from parity.base.errors import UsageError
@@ -32,48 +30,6 @@ def random_pairs(count=300, seed=1):
     return Lists(
         list(zip(np.clip(target + draw.randint(-3, 4, count), 1, 40), target, strict=True))
     )
-
-
-LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=70)
-
-
-@settings(deadline=None)
-@given(LENGTHS, st.integers(1, 70), st.integers(0, 5), st.booleans())
-def test_each_pair_comes_once_an_epoch(lengths, batch_size, seed, shuffle):
-    pairs = Lists(lengths)
-    if pairs.num_pairs < batch_size:
-        shuffle = False
-    batches = PairBatches(pairs, batch_size, seed, shuffle)
-    assert batches.batches_per_epoch == -(-len(lengths) // batch_size)
-    for epoch in range(2):
-        seen, sizes, num_tokens = [], [], 0
-        for index in range(batches.batches_per_epoch):
-            step = epoch * batches.batches_per_epoch + index
-            rows, batch = batches.rows(step), batches.batch(step)
-            assert batch.source.shape[1] == batch.source_lengths.max()
-            assert batch.tokens.shape[1] == batch.targets.shape[1] == batch.lengths.max()
-            for place, row in enumerate(rows.tolist()):
-                source, target = pairs.source(row).tolist(), pairs.target(row).tolist()
-                expected = np.zeros(batch.source.shape[1])
-                expected[: len(source)] = source
-                assert batch.source[place].tolist() == expected.tolist()
-                for seen_ids, ids in (
-                    (batch.tokens[place], [1, *target]),
-                    (batch.targets[place], [*target, 2]),
-                ):
-                    expected = np.zeros(batch.tokens.shape[1])
-                    expected[: len(ids)] = ids
-                    assert seen_ids.tolist() == expected.tolist()
-            assert batch.source_lengths.tolist() == pairs.source_lengths[rows].tolist()
-            assert batch.lengths.tolist() == (pairs.target_lengths[rows] + 1).tolist()
-            seen += rows.tolist()
-            sizes.append(len(rows))
-            num_tokens += batch.num_tokens
-        assert sorted(seen) == list(range(len(lengths)))
-        assert max(sizes) <= batch_size
-        assert max(sizes) - min(sizes) <= 1
-        assert min(sizes) == batches.smallest_batch
-        assert num_tokens == batches.tokens_per_epoch
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

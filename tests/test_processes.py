@@ -53,12 +53,6 @@ EXCHANGED = {
 }
 
 
-def test_ranks_exchange_arrays():
-    status, output, errors = run("exchange")
-    assert (status, errors) == (0, "")
-    assert ast.literal_eval(output) == EXCHANGED
-
-
 def test_processes_that_serve_meet_take_no_part_and_end_with_the_ranks():
     status, output, errors = run("served")
     assert (status, errors) == (0, "")

@@ -46,9 +46,8 @@ def hosts(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("mode", ["exchange", "served"])
-def test_ranks_of_several_hosts_exchange_arrays(mode, hosts):
-    status, output, errors = StartedRanks(mode, hosts()).wait()
+def test_ranks_of_several_hosts_exchange_arrays(hosts):
+    status, output, errors = StartedRanks("served", hosts()).wait()
     assert (status, errors) == (0, "")
     assert ast.literal_eval(output.splitlines()[0])["ranks"] == [0, 1, 2]
 

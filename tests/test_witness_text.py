@@ -175,6 +175,15 @@ def test_padding_is_zero_and_behind_the_tokens(tmp_path):
             assert not batch.tokens[beyond].any()
             assert not batch.targets[beyond].any()
         assert padded
+    write_splits(tmp_path / "pairs")
+    found, *_ = load_pairs(tmp_path / "pairs", tmp_path / "cache")
+    batches = epoch(found.train)
+    for batch in batches:
+        for ids in (batch.source, batch.tokens, batch.targets):
+            lengths = batch.source_lengths if ids is batch.source else batch.lengths
+            assert ids.shape[1] == lengths.max()
+            assert not ids[np.arange(ids.shape[1]) >= lengths[:, None]].any()
+    assert sum(batch.num_tokens for batch in batches) == found.train.tokens_per_epoch
 
 
 def orders(batches, epochs):

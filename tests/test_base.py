@@ -289,7 +289,7 @@ def test_phases_off_a_terminal_are_lines_and_counters_show_in_them(monkeypatch, 
     with Phases(2):
         begin_phase("starting")
         begin_phase("comparing")
-        with ProgressBar("steps", 4, "step") as counter:
+        with ByteProgressBar("encoding", 4) as counter:
             counter.update("fast")
             time.sleep(1.6)  # longer than the thread sleeps
     with ProgressBar("steps", 1, "step") as counter:
@@ -298,7 +298,7 @@ def test_phases_off_a_terminal_are_lines_and_counters_show_in_them(monkeypatch, 
     assert lines == [
         "1 of 2, starting; 0 s so far",
         "2 of 2, comparing; 0 s so far",
-        "2 of 2, comparing: step 1 of 4, fast; 1 s so far",
+        "2 of 2, comparing: encoding, 25% of 4 bytes, fast; 1 s so far",
         "steps: step 1 of 1, alone",
     ]
 

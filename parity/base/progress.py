@@ -195,4 +195,5 @@ class ByteProgressBar(ProgressBar):
         }
 
     def _state(self) -> str:
-        return f"{self._done / max(self._total, 1):.0%} of {self._total:,} bytes"
+        named = f"{self._label}, " if self._display is not None else ""
+        return f"{named}{self._done / max(self._total, 1):.0%} of {self._total:,} bytes"

@@ -86,7 +86,7 @@ def test_a_mismatch_of_statistics_is_one(tmp_path, name, by, says, other):
     b = record(tmp_path / "b", changed(name, (3, 4), by), detail=other)
     with pytest.raises(AssertionError) as error:
         assert_match(a, b)
-    assert f"mismatch in {name}, step 0, rung " in str(error.value)
+    assert f"mismatch in {name}, step 0: " in str(error.value)
     assert says in " ".join(str(error.value).split())
 
 

@@ -1,5 +1,6 @@
 """Connects to ports as a user without rights: `stranger.py ADDRESS`, and a port in each line of
-its input. Says what no engine expects, and keeps the connections; prints how many it got.
+its input. Says what no engine expects, and keeps the connections; prints how many it got, and
+why not the last one that it did not get.
 """
 
 import encodings.idna  # noqa: F401 - for names, and not to be read as the other user
@@ -25,15 +26,15 @@ def main() -> None:
     os.setuid(NOBODY)
     kept = []
     for line in sys.stdin:
-        before = len(kept)
+        before, why = len(kept), ""
         for said in SAID:
             try:
                 channel = socket.create_connection((sys.argv[1], int(line)), timeout=1)
                 kept.append(channel)
                 channel.sendall(said)
-            except OSError:
-                continue
-        print(line.strip(), len(kept) - before, flush=True)
+            except OSError as error:
+                why = str(error)
+        print(line.strip(), len(kept) - before, why, flush=True)
 
 
 main()

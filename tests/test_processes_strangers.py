@@ -43,6 +43,7 @@ class Strangers:
         """Args: places: the host that each is on, and the address that he comes to."""
         script = str(ROOT / "tests" / "stranger.py")
         self.known: set[int] = set()
+        self.refused: list[str] = []  # why connections failed
         self._started = [
             subprocess.Popen(
                 command_inside(host, [sys.executable, script, address]),
@@ -65,8 +66,9 @@ class Strangers:
         found: dict[int, int] = defaultdict(int)
         for each in self._started:
             for line in each.communicate(timeout=120)[0].splitlines():
-                port, count = map(int, line.split())
-                found[port] += count
+                port, count, *why = line.split(maxsplit=2)
+                found[int(port)] += int(count)
+                self.refused += why
             assert each.returncode == 0
         return found
 
@@ -132,7 +134,7 @@ def test_strangers_do_not_change_a_training(framework, entry, text, cache, tmp_p
         more = ["--stall-seconds=6"] if strategy in OF_GLOO else []
         said, visited = train("open", two.names[0], there.come, f"--hosts={file}", *more)
         reached = there.leave()
-    assert any(reached.values()), reached
+    assert any(reached.values()), (reached, there.refused)
     (line,) = [each for each in said.splitlines() if each.startswith("warning: ")]
     at = {int(port) for port in re.findall(r":(\d+)", line)}
     assert at <= {*reached}, (line, reached)

@@ -60,7 +60,9 @@ def watch(
     import optax
 
     hooks_of, held = _kind(model, optimizer)
-    device = next((each for _, array in held for each in array.devices()), jax.devices()[0])
+    # parameters may be NumPy's, which lie on no device
+    lying = (each for _, array in held for each in getattr(array, "devices", set)())
+    device = next(lying, jax.devices()[0])
     facts = {
         "device": str(device),
         "x64": jax.config.jax_enable_x64,

@@ -18,7 +18,7 @@ def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
       stages: the number of devices of each replica; those of replica 0 come first.
 
     Raises:
-      UsageError: if there are fewer GPUs than needed, or of another kind.
+      UsageError: if there are fewer GPUs than needed, or it has no code for them.
     """
     needed = replicas * stages
     if device == "cpu":

@@ -13,6 +13,7 @@ from parity.align.optimizer_state import power_after, slots_of
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.pair.perturbation import mapped
+from parity.watch import programs
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
@@ -25,13 +26,19 @@ zlib.decompress(zlib.compress(b"parity"))
 def watch(
     folder: str | Path, model: Any, optimizer: Any, **options: Any
 ) -> Iterator[Recording]:
-    """Record every step of a dygraph training, which ends with the optimiser's step.
+    """Record every step of a training, which ends with the optimiser's step.
 
         with parity.paddle.watch("out/port", model, optimizer):
             train(model, optimizer, data)
 
     What is recorded, and the options, are those of `parity.torch.watch`. `gradient` is what
     the optimiser was given, `clipped_gradient` what its `grad_clip` made of it.
+
+    Of a static graph a step is a run of the program by a `paddle.static.Executor`, and names
+    are those of its variables.
+
+    Args:
+      model: the `paddle.nn.Layer`; or the `paddle.static.Program`, after `minimize`.
 
     Raises:
       UsageError: for a model that cannot be watched, or an option that is not allowed.
@@ -43,36 +50,57 @@ def watch(
         )
     import paddle
 
-    if not isinstance(model, paddle.nn.Layer):
-        raise UsageError(f"model is {type(model).__name__}; allowed: a paddle.nn.Layer")
+    static = isinstance(model, paddle.static.Program)
+    if not static and not isinstance(model, paddle.nn.Layer):
+        raise UsageError(
+            f"model is {type(model).__name__}; allowed: a paddle.nn.Layer or a "
+            "paddle.static.Program"
+        )
     if not isinstance(optimizer, paddle.optimizer.Optimizer):
         raise UsageError(f"optimizer is {optimizer!r}; allowed: a paddle.optimizer.Optimizer")
-    if not paddle.in_dynamic_mode():
-        raise UsageError("Paddle is in static mode; allowed: dygraph, paddle.disable_static()")
+    if not static and not paddle.in_dynamic_mode():
+        raise UsageError(
+            "Paddle is in static mode; allowed: dygraph, paddle.disable_static(), or a "
+            "paddle.static.Program"
+        )
+    if static:
+        program = programs.Program(model)
+        buffers, modules, parameters = program.buffers, program.modules, model.all_parameters()
+    else:
+        buffers = [name for name, _ in _named(model, model.named_buffers())]
+        modules, parameters = _modules(model), model.parameters()
     facts = {
         "device": paddle.get_device(),
-        "buffers": [name for name, _ in _named(model, model.named_buffers())],
-        "modules": _modules(model),
+        "buffers": buffers,
+        "modules": modules,
         "optimizer": {"kind": type(optimizer).__name__, "settings": plain(vars(optimizer))},
     }
-    kinds = {str(each.dtype).rpartition(".")[2] for each in model.parameters()}
+    kinds = {str(each.dtype).rpartition(".")[2] for each in parameters}
     versions = {"paddle": paddle.__version__}
     # in a training that is not parallel: 0 of 1
     ranks = paddle.distributed.get_rank(), paddle.distributed.get_world_size()
     options = {"ranks": ranks, **options}
     recording = Recording(folder, "paddle", kinds, versions, facts, **options)
-    with recording, _Hooks(recording, model, optimizer):
-        yield recording
+    with recording:
+        around = programs.Fetches if static else _Hooks
+        with around(recording, program if static else model, optimizer):
+            yield recording
 
 
 def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
     """Give a model the weights of a file that `parity weights` wrote; see `parity.torch.load`.
+
+    Args:
+      model: the `paddle.nn.Layer`; or the `paddle.static.Program`, after its startup program.
 
     Raises:
       UsageError: as `parity.torch.load` does.
     """
     import paddle
 
+    if isinstance(model, paddle.static.Program):
+        programs.load(model, file, optimizer)
+        return
     parameters = dict(_named(model, model.named_parameters()))
     buffers = dict(_named(model, model.named_buffers()))
     tensors = {**buffers, **parameters}

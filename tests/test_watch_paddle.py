@@ -67,6 +67,89 @@ trained(sys.argv[1], False)
 """
 
 
+STATIC = """
+import hashlib
+import sys
+import parity.paddle
+import numpy as np
+import paddle
+from paddle import nn
+
+layers = lambda: [nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.BatchNorm1D(8)]
+lstm = lambda: nn.LSTM(2, 3, num_layers=2, direction="bidirect")
+draw = np.random.default_rng(3)
+batches = [draw.random((5, 4), dtype=np.float32) for _ in range(6)]
+
+def outputs(x, layers, lstm, last):
+    for each in layers:
+        x = nn.functional.relu(each(x))
+    return last(paddle.reshape(lstm(paddle.reshape(x, [-1, 4, 2]))[0], [-1, 24]))
+
+def rule(**parameters):
+    clip, decay = nn.ClipGradByGlobalNorm(0.05), paddle.regularizer.L2Decay(0.01)
+    return paddle.optimizer.Adam(0.01, grad_clip=clip, weight_decay=decay, **parameters)
+
+class Model(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.lstm = nn.LayerList(layers()), lstm()
+        self.last = nn.Linear(24, 1)
+
+    def forward(self, x):
+        return outputs(x, self.layers, self.lstm, self.last)
+
+def dygraph(folder, *weights):
+    model = Model()
+    optimizer = rule(parameters=model.parameters())
+    for file in weights:
+        parity.paddle.load(model, file)
+    with parity.paddle.watch(folder, model, optimizer):
+        for x in map(paddle.to_tensor, batches):
+            (model(x) ** 2).mean().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+
+def static(folder, *weights):
+    paddle.enable_static()
+    paddle.seed(1)
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        x = paddle.static.data("x", [None, 4])
+        y = outputs(nn.functional.dropout(x, 0.5 if folder is None else 0.0),
+                    layers(), lstm(), nn.Linear(24, 1))
+        test = main.clone(for_test=True)
+        loss = paddle.mean(y ** 2)
+        optimizer = rule()
+        optimizer.minimize(loss)
+    executor = paddle.static.Executor()
+    executor.run(startup)
+    for file in weights:
+        parity.paddle.load(main, file)
+    def train():
+        found = []
+        for x in batches:
+            found += executor.run(main, feed={"x": x}, fetch_list=[loss])
+            found += executor.run(test, {"x": x}, [y.name])
+        return found + [np.array(paddle.static.global_scope().find_var(each.name).get_tensor())
+                        for each in main.all_parameters()]
+    if folder is None:  # with dropout: that fetching changes nothing
+        return main, optimizer, train
+    with parity.paddle.watch(folder, main, optimizer):
+        train()
+
+if sys.argv[1] == "digest":
+    main, optimizer, train = static(None)
+    if sys.argv[2:]:
+        with parity.paddle.watch(sys.argv[2], main, optimizer, steps=2):
+            found = train()
+    else:
+        found = train()
+    print(hashlib.sha256(b"".join(each.tobytes() for each in found)).hexdigest())
+else:
+    globals()[sys.argv[1]](*sys.argv[2:])
+"""
+
+
 def called(*command, cwd):
     done = run_python(*command, cwd=cwd, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
@@ -100,6 +183,83 @@ def test_what_is_watched_computes_the_same_and_is_seen_whole(tmp_path):
     assert_moved(tmp_path / "a", tmp_path / "moved", "out")
 
 
+def test_a_static_graph_is_recorded_as_the_same_layers_are_in_dygraph(tmp_path):
+    parity = "-m", "parity"
+    called("-c", STATIC, "static", "a", cwd=tmp_path)
+    called("-c", STATIC, "dygraph", "b", cwd=tmp_path)
+    called(*parity, "align", "a", "b", "-o", "map", cwd=tmp_path)
+    called(*parity, "weights", "a", "--map", "map", "-o", "weights", cwd=tmp_path)
+    called("-c", STATIC, "dygraph", "b", "weights", cwd=tmp_path)
+    called(*parity, "align", "a", "b", "-o", "again", cwd=tmp_path)
+    told = called(*parity, "compare", "a", "b", "--map", "again", cwd=tmp_path)
+    assert told.rstrip().endswith("verdict: match"), told
+    # and the other way
+    called(*parity, "align", "b", "a", "-o", "back", cwd=tmp_path)
+    called(*parity, "weights", "b", "--map", "back", "-o", "carried", cwd=tmp_path)
+    first = Trace(tmp_path / "a").read(0)
+    called("-c", STATIC, "static", "a", "carried", cwd=tmp_path)
+    again, last = Trace(tmp_path / "a").read(0), Trace(tmp_path / "a").read(5)
+    assert again.keys() == first.keys()
+    assert all(np.array_equal(again[name], first[name]) for name in first)
+    gradients = {n.removeprefix("gradient/") for n in last if n.startswith("gradient/")}
+    assert len(gradients) == 4 * 2 + 4 * 4 + 2
+    # before and after clipping, which writes over it
+    assert all(
+        (last[f"gradient/{n}"] != last[f"clipped_gradient/{n}"]).any() for n in gradients
+    )
+    (module,) = (
+        each
+        for each in Trace(tmp_path / "a").header["facts"]["modules"]
+        if each["kind"] == "LSTM"
+    )
+    assert len(module["parameters"]) == 16
+
+
+def test_what_cannot_be_seen_of_a_static_graph_is_refused(tmp_path):
+    code = """
+import parity.paddle
+import numpy as np
+import paddle
+from parity.base.errors import UsageError
+
+paddle.enable_static()
+main, startup = paddle.static.Program(), paddle.static.Program()
+executor = paddle.static.Executor()
+compiled = paddle.static.CompiledProgram(main)
+feed = {"x": np.ones((1, 2), "float32")}
+with paddle.static.program_guard(main, startup):
+    loss = paddle.mean(paddle.nn.Linear(2, 2)(paddle.static.data("x", [None, 2])))
+    optimizer = paddle.optimizer.SGD(0.1)
+def refused(run=lambda: None):
+    try:
+        with parity.paddle.watch("a", main, optimizer):
+            run()
+    except UsageError as error:
+        print(error)
+refused()
+with paddle.static.program_guard(main, startup):
+    optimizer.minimize(loss)
+refused(lambda: executor.run(main, feed, [loss]))
+executor.run(startup)
+refused(lambda: executor.run(compiled, feed, [loss]))
+refused(lambda: executor.run(main, feed, [loss], "feed"))
+refused(lambda: executor.run(main.clone(), feed, [loss]))
+"""
+    told = called("-c", code, cwd=tmp_path)
+    for line, part in zip(
+        told.splitlines(),
+        ("after optimizer.minimize", "has no value", "CompiledProgram", "its place", "no step"),
+        strict=True,
+    ):
+        assert part in line
+
+
+def test_a_static_graph_computes_what_it_did_unwatched(tmp_path):
+    watched = called("-c", STATIC, "digest", "a", cwd=tmp_path)
+    assert watched == called("-c", STATIC, "digest", cwd=tmp_path)
+    assert Trace(tmp_path / "a").numbers() == [0, 2, 4]
+
+
 def test_tensorflow_imported_first_is_refused(tmp_path):
     code = (
         "import sys, types\n"
@@ -115,6 +275,8 @@ def test_tensorflow_imported_first_is_refused(tmp_path):
 
 def test_the_page_s_lines_run_as_written(tmp_path):
     text = PAGE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(import parity.paddle\n.*?)```", text, re.DOTALL)
-    called("-c", code, cwd=tmp_path)
-    assert Trace(tmp_path / "out" / "port").numbers() == list(range(20))
+    codes = re.findall(r"```python\n(import parity.paddle\n.*?)```", text, re.DOTALL)
+    assert len(codes) == 2
+    for code, folder in zip(codes, ("port", "static"), strict=True):
+        called("-c", code, cwd=tmp_path)
+        assert Trace(tmp_path / "out" / folder).numbers() == list(range(20))

@@ -124,11 +124,11 @@ MISTAKES = {
     "layernorm": of(["each row of", "some 100 times"], inside="epsilon"),
     "layernorm-of-encoder": of(["each row of", "some 100 times"], ENCODER, inside="epsilon"),
     "bfloat16": of(["rounded to bfloat16"], inside="bfloat16"),
-    "state-reset": of(["from time step 3 on"], LSTM, inside="reset"),
-    "padding": of(["only where batch/0 is padding"], LSTM, inside="padding"),
+    "state-reset": of(["from time step 3 of 5 on"], LSTM, inside="reset"),
+    "padding": of(["in padding alone, by batch/0"], LSTM, inside="padding"),
     "negative": of(["masked", "is zero"], inside="relu"),
     # the data
-    "row": of(["in row 3 alone"], data="row"),
+    "row": of(["in row 3 of 6 alone"], data="row"),
     "order": of(["in another order"], data="order"),
     "shifted": of(["shifted by one"], LSTM, data="shifted"),
     # a mistake that is none of these: nothing may be claimed

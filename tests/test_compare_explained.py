@@ -13,7 +13,7 @@ from parity import Recorder, Tolerance, Trace
 from parity.align.proposal import propose
 from parity.compare.choice import WHOLE, chosen
 from parity.compare.recorded_pair import compare_pair
-from parity.compare.relation import explanations, rounded
+from parity.compare.relation import Axis, ends_of_rows, explanations, meaning, rounded
 from parity.report.assertion import compared
 from parity.report.terminal import report_text
 
@@ -73,7 +73,7 @@ MADE = {
     "{b} is {a} with its 3 blocks of rows in the order 2, 0, 1": A[[4, 5, 0, 1, 2, 3]],
     "{b} is {a} rounded to float32": A.astype(np.float32).astype(np.float64),
     "{b} is {a} rounded to float16": A.astype(np.float16).astype(np.float64),
-    "{b} and {a} differ in row 4 alone, where {b} is 2 times {a}": np.where(
+    "{b} and {a} differ in row 4 of 6 alone, where {b} is 2 times {a}": np.where(
         np.arange(6)[:, None] == 4, 2 * A, A
     ),
     "": np.random.default_rng(2).normal(size=(6, 8)),
@@ -274,3 +274,59 @@ def test_a_difference_of_the_size_of_a_rounding_is_named_as_that():
     norm = np.array(1.2345678901)
     for share, named in ((1e-8, "float32"), (1e-4, ""), (1e-12, "")):
         assert rounded(norm * (1 + share), norm) == named
+
+
+def _differ_at(shape, places, factor=1.5):
+    """Return an array, and the same with some places multiplied."""
+    a = np.random.default_rng(4).normal(size=shape)
+    b = a.copy()
+    b[places] *= factor
+    return b, a
+
+
+ROWS = Axis("row", "replica", {"0": range(3), "1": range(3, 5), "2": range(5, 7)})
+GATES = Axis("column", "gate", {name: range(2 * k, 2 * k + 2) for k, name in enumerate("ifgo")})
+WHERE = {
+    "in rows 3 and 4 of 7 alone, those of replica 1": ((7, 6, 2), np.s_[3:5], [ROWS]),
+    "in rows 3 to 6 of 7 alone, those of replicas 1 and 2": ((7, 6, 2), np.s_[3:], [ROWS]),
+    "in 5 of 7 rows alone, those of replicas 0 and 2": ((7, 6), [0, 1, 2, 5, 6], [ROWS]),
+    "in row 4 of 7 alone": ((7, 6), np.s_[4], [ROWS]),
+    "in columns 4 and 5 of 8 alone, those of gate g": (
+        (6, 8),
+        np.s_[:, 4:6],
+        [Axis("row"), GATES],
+    ),
+    "in columns 10 to 14 of 20 alone, the third of 4 equal parts": (
+        (6, 20),
+        np.s_[:, 10:15],
+        [],
+    ),
+    "from time step 2 of 6 on": ((7, 6, 2), np.s_[:, 2:], [ROWS, Axis("time step")]),
+}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_the_part_that_differs_is_named(where):
+    shape, places, axes = WHERE[where]
+    told = "{b} and {a} differ " + where + ", where {b} is 1.5 times {a}"
+    (says,) = explanations(*_differ_at(shape, places), axes)
+    assert says == told
+    (says,) = explanations(*_differ_at(shape, places, 2), axes, {"replicas": 2, "rows": 7})
+    assert says == told.replace("1.5 times {a}", "2 times {a} (replicas)")
+
+
+def test_a_factor_is_told_as_the_number_that_it_is():
+    known = {"replicas": 2, "layers": 2, "keep": 0.7, "one": 1, "none": 0}
+    assert meaning(0.5, known) == " (1 / replicas, 1 / layers)"
+    assert meaning(1 / 0.7, known) == " (1 / keep)"
+    assert meaning(1.0, known) == meaning(3.0, known) == ""
+
+
+def test_ends_of_rows_are_told_by_their_lengths():
+    lengths, last = np.array([2, 4, 3]), ([0, 1, 2], [1, 3, 2])
+    padding, both = ([0, 0, 2], [2, 3, 3]), ([0, 0], [1, 2])
+    for places, where in ((last, "rows' last tokens"), (padding, "padding")):
+        told = ends_of_rows(*_differ_at((3, 4, 2), places), lengths)
+        assert told == f"{{b}} and {{a}} differ in {where} alone"
+    for places, of in ((both, lengths), (([0], [0]), lengths), (last, None)):
+        assert ends_of_rows(*_differ_at((3, 4, 2), places), of) == ""

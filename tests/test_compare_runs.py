@@ -18,7 +18,9 @@ from oracle_side import (
 )
 
 from parity.base.errors import UsageError
-from parity.compare.tensors import ONE_STEP, ORACLE
+from parity.compare.findings import find_in_exact_check
+from parity.compare.tensors import ONE_STEP, ORACLE, Mismatch, Place
+from parity.report.mismatch import first_lines
 from parity.trace.reader import Trace
 from parity.trace.rungs import CHECKS, WITNESS, rung_of, rungs
 from parity.trace.tolerances import ONE_STEP_TIMES
@@ -139,6 +141,45 @@ def test_what_is_right_with_one_replica_is_laid_to_the_strategy():
     }
     both = changed(right, 0, "gradient/embed/table", lambda a: a * 2)
     assert set(where(both).values()) == {"layers.py:9 (lstm)"}
+
+
+def test_a_wrong_part_is_told_in_words_of_the_network():
+    spec, right = spec_of("float64"), recorded_steps(spec_of("float64"), 1)
+    rows, gate = int(right[0]["batch/sizes"][0]), right[0]["gradient/lstm_0/bias"].size // 4
+
+    def told(name, places):
+        def times(array):
+            array[places] *= 1.7
+            return array
+
+        sides = {"paddle-2": right, "tensorflow-2": changed(right, 0, name, times)}
+        (each,) = compare_sides(spec, sides).explanations
+        return each.sentence
+
+    assert "alone, those of replica 1" in told("forward/lstm_0/hidden", np.s_[rows:])
+    assert "from time step 2 of" in told("forward/lstm_0/hidden", np.s_[:, 2:])
+    assert "those of gate g" in told("gradient/lstm_0/bias", np.s_[2 * gate : 3 * gate])
+    assert "in token 3 of" in told("gradient/embed/table", 3)
+    assert "is 1.7 times the oracle" in told("gradient/softmax/bias", np.s_[:])
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_check_that_fails_says_what_computes_its_tensor_and_what_was_right(check):
+    spec = spec_of("float64")
+    sources = {check: "loop.py:7 (run)", "evaluate": "loop.py:7 (run)", "loss": "loss.py:1"}
+    verdict = compare_sides(spec, {"paddle-1": recorded_steps(spec, 1, 1)}, sources=sources)
+    place = Place(1, f"evaluate/{check}", ())
+    sides = "paddle-1", f"paddle-1 {check}"
+    wrong = Mismatch(
+        sides, place, dict.fromkeys(sides, 1.0), 0, 1, 1, "", "paddle-1", check, "so"
+    )
+    verdict = verdict.with_checks([find_in_exact_check(check, sides, wrong)])
+    assert first_lines(run_values(verdict)["first_mismatch"])[1:] == [
+        "  who: so",
+        "  where: loop.py:7 (run), in paddle-1",
+        "  last right: every tensor of the recorded steps",
+        f"  next: the same command with --checks {check} checks this alone",
+    ]
 
 
 def test_an_activation_of_another_shape_is_a_mismatch_of_that_side(run):

@@ -339,7 +339,7 @@ def test_a_mismatch_names_its_tensor_first(reports, window):
         place = "tf_impl/layers.py:9 (lstm)"
         assert where == f"where: in the backward pass of {place}, in tensorflow-1"
         assert after == "last right: gradient/lstm_1/input_kernel"
-        assert why == "why: tensorflow-1 and the oracle differ in element 2 alone"
+        assert why == "why: tensorflow-1 and the oracle differ in element 2 of 16 alone"
         assert all(line in head for line in (who, where, after, why))
         story = window.evaluate("document.querySelector('#mismatch pre').textContent")
         assert story == mismatch_story(first)

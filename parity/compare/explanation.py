@@ -15,7 +15,13 @@ from parity.compare.refit import (
     of_parameters,
     refit,
 )
-from parity.compare.relation import SAME, explanations, in_padding
+from parity.compare.relation import (
+    SAME,
+    Axis,
+    ends_of_rows,
+    explanations,
+    lengths_by_padding,
+)
 from parity.compare.tensors import Mismatch, flips
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
@@ -107,12 +113,16 @@ class _Search:
         if np.array_equal(a, b):
             return "the values are equal, their types are not"
         for tokens in (n for n in self._now[0] if n.startswith("batch/")):
-            if rung_of(name) != "batch" and in_padding(b, a, self._now[0][tokens]):
-                return f"{' and '.join(self._labels)} differ only where {tokens} is padding"
-        axes = ["row", "time step"] if self._is_timed(a) else []
+            lengths = lengths_by_padding(self._now[0][tokens])
+            if rung_of(name) != "batch" and (says := ends_of_rows(b, a, lengths)):
+                return self._labelled(f"{says}, by {tokens}")
+        axes = [Axis("row"), Axis("time step")] if self._is_timed(a) else []
         for says in explanations(b, a, axes):
-            return says.format(a=self._labels[0], b=self._labels[1])
+            return self._labelled(says)
         return ""
+
+    def _labelled(self, says: str) -> str:
+        return says.format(a=self._labels[0], b=self._labels[1])
 
     def _is_timed(self, array: np.ndarray) -> bool:
         batches = [x for n, x in self._now[0].items() if n.startswith("batch/")]

@@ -4,7 +4,8 @@ A relation is named only where it explains the difference: what it leaves is at 
 thousandth of what it explains.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -23,12 +24,30 @@ _UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _OF_ITS_SIZE = 2.0**-5, 2.0**2
 
 
-def relation(found: np.ndarray, expected: np.ndarray) -> str:
+@dataclass(frozen=True)
+class Axis:
+    """What the places along an axis of a tensor are called.
+
+    Attributes:
+      name: one of them, such as "row".
+      part: what the axis is divided into, such as "replica"; empty for nothing.
+      parts: name of a part -> its places.
+    """
+
+    name: str
+    part: str = ""
+    parts: Mapping[str, range] = field(default_factory=dict)
+
+
+def relation(
+    found: np.ndarray, expected: np.ndarray, known: Mapping[str, float] | None = None
+) -> str:
     """Return the first of several simple relations by which one array is made of another.
 
     Args:
       found: b, any shape; a transposed one need not have the shape of a.
       expected: a.
+      known: as for `meaning`.
 
     Returns:
       A template of the names `{a}` and `{b}`, such as "{b} is zero"; empty for none.
@@ -44,7 +63,9 @@ def relation(found: np.ndarray, expected: np.ndarray) -> str:
     if not a.any():
         return "{a} is zero"
     slack = SAME * float(difference.max())
-    for find in (_scaled, _shifted, _transposed, _permuted, _offset):
+    if seen := _scaled(b, a, slack, known or {}):
+        return seen
+    for find in (_shifted, _transposed, _permuted, _offset):
         if seen := find(b, a, slack):
             return seen
     return ""
@@ -65,7 +86,7 @@ def _of_shapes(b: np.ndarray, a: np.ndarray) -> str:
     return ""
 
 
-def _scaled(b: np.ndarray, a: np.ndarray, slack: float) -> str:
+def _scaled(b: np.ndarray, a: np.ndarray, slack: float, known: Mapping[str, float]) -> str:
     square = float(np.vdot(a, a))
     factor = float(np.vdot(a, b)) / square if square else np.nan
     if not np.isfinite(factor) or not _holds(b, factor * a, slack):
@@ -75,7 +96,23 @@ def _scaled(b: np.ndarray, a: np.ndarray, slack: float) -> str:
         return ""
     # the digits that tell it from 1
     digits = max(5, 2 - int(np.floor(np.log10(abs(1 - factor) or 1))))
-    return f"{{b}} is {simple or f'{factor:.{digits}g} times'} {{a}}"
+    means = meaning(factor, known)
+    return f"{{b}} is {simple or f'{factor:.{digits}g} times'} {{a}}{means}"
+
+
+def meaning(factor: float, known: Mapping[str, float]) -> str:
+    """Return which known numbers a factor is, or 1 over them: " (1 / replicas)"; or "".
+
+    Args:
+      known: what a number is -> the number. One of 1 says nothing.
+    """
+    told = [
+        words
+        for name, number in known.items()
+        for words, value in ((name, number), (f"1 / {name}", 1 / number if number else 0.0))
+        if number != 1 and value and abs(factor / value - 1) <= _SINGLE
+    ]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _simple(factor: float) -> str:
@@ -284,29 +321,34 @@ def _has_only(array: np.ndarray, unit: float) -> bool:
     return not ((mantissas / unit) % 1).any()
 
 
-def region(found: np.ndarray, expected: np.ndarray, axes: Sequence[str] = ()) -> str:
+def region(
+    found: np.ndarray,
+    expected: np.ndarray,
+    axes: Sequence[Axis] = (),
+    known: Mapping[str, float] | None = None,
+) -> str:
     """Return in which part of a tensor alone the two differ; empty if all over.
 
     Args:
-      axes: what the axes are, such as "time step"; the rest are rows and columns.
+      axes: what the first axes are; the rest are rows and columns.
+      known: as for `meaning`.
 
     Returns:
-      A template as `Relation.says`, with the relation of that part where it has a simple one.
+      A template as `relation` returns, with that part's relation where it has a simple one.
     """
     b, a = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     if a.shape != b.shape or not a.ndim or a.size < 3:
         return ""
     apart = np.abs(b - a)
     wrong = apart > SAME * apart.max()
-    by_time = sorted(range(a.ndim), key=lambda each: axes[each : each + 1] != ["time step"])
-    for axis in by_time:
-        others = tuple(each for each in range(a.ndim) if each != axis)
+    named = [*axes, *(Axis(_slices(a.ndim, k)[:-1]) for k in range(len(axes), a.ndim))]
+    for number in sorted(range(a.ndim), key=lambda each: "time" not in named[each].name):
+        others = tuple(each for each in range(a.ndim) if each != number)
         bad = np.flatnonzero(wrong.any(axis=others))
-        name = axes[axis] if axis < len(axes) else _slices(a.ndim, axis).removesuffix("s")
-        where = _which(bad, a.shape[axis], name)
-        if not where or np.take(wrong, bad, axis).mean() < _FILLED:
+        where = _which(bad, a.shape[number], named[number])
+        if not where or np.take(wrong, bad, number).mean() < _FILLED:
             continue
-        part = relation(np.take(b, bad, axis), np.take(a, bad, axis))
+        part = relation(np.take(b, bad, number), np.take(a, bad, number), known)
         more = f", where {part}" if part else ""
         return f"{{b}} and {{a}} differ {where}{more}"
     if wrong.mean() > 0.95:
@@ -318,62 +360,91 @@ def region(found: np.ndarray, expected: np.ndarray, axes: Sequence[str] = ()) ->
     return ""
 
 
-def _which(bad: np.ndarray, count: int, name: str) -> str:
+def _which(bad: np.ndarray, count: int, axis: Axis) -> str:
     """Say which slices along an axis are wrong; empty where they are most, or scattered."""
     if not 0 < len(bad) < count or count < 3:
         return ""
-    if name == "time step" and np.array_equal(bad, np.arange(bad[0], count)):
-        return f"from {name} {bad[0]} on"
-    if len(bad) > count / 2:
+    places, name = bad.tolist(), axis.name
+    if "time" in name and places == [*range(places[0], count)]:
+        return f"from {name} {places[0]} of {count} on"
+    of = _parts(places, axis)
+    if len(bad) > count / 2 and not of:
         return ""
     if len(bad) == 1:
-        return f"in {name} {bad[0]} alone"
+        return f"in {name} {places[0]} of {count} alone{of}"
+    if len(bad) > 2 and bad[-1] - bad[0] + 1 == len(bad):
+        return f"in {name}s {bad[0]} to {bad[-1]} of {count} alone{of or _share(bad, count)}"
     if len(bad) <= _NAMED:
-        return f"in {name}s {', '.join(map(str, bad[:-1]))} and {bad[-1]} alone"
-    return f"in {name}s {bad[0]} to {bad[-1]} alone" if _is_run(bad) else ""
+        return f"in {name}s {', '.join(map(str, bad[:-1]))} and {bad[-1]} of {count} alone{of}"
+    return f"in {len(bad)} of {count} {name}s alone{of}" if of else ""
 
 
-def _is_run(places: np.ndarray) -> bool:
-    return bool(places[-1] - places[0] + 1 == len(places))
+def _parts(places: Sequence[int], axis: Axis) -> str:
+    """Say of which parts of an axis these are all places: ", those of gate f"; or ""."""
+    own = {name: {*part} for name, part in axis.parts.items() if {*part} <= {*places}}
+    names = [name for name, part in own.items() if part]
+    if not names or set().union(*own.values()) != {*places}:
+        return ""
+    some = f"{axis.part}s {', '.join(names[:-1])} and " if names[1:] else f"{axis.part} "
+    return f", those of {some}{names[-1]}"
 
 
-def in_padding(found: np.ndarray, expected: np.ndarray, tokens: np.ndarray) -> bool:
-    """Return whether two tensors [batch, time, ...] differ only where tokens are padding.
+def _share(bad: np.ndarray, count: int) -> str:
+    """Say which half, third or quarter of an axis a run is, as a gate would be; or ""."""
+    shares = count // len(bad)
+    if shares > 4 or count % len(bad) or bad[0] % len(bad):
+        return ""
+    which = ("first", "second", "third", "fourth")[bad[0] // len(bad)]
+    return f", the {which} of {shares} equal parts"
+
+
+def ends_of_rows(found: np.ndarray, expected: np.ndarray, lengths: np.ndarray | None) -> str:
+    """Say that two tensors [batch, time, ...] differ at the ends of rows alone; "" otherwise.
+
+    Args:
+      lengths: the real tokens of each row, [batch]; None where they are not known.
+    """
+    if lengths is None or found.shape != expected.shape or found.shape[:1] != lengths.shape:
+        return ""
+    if found.ndim < 2 or found.shape[1] < max(2, lengths.max()) or np.ptp(lengths) == 0:
+        return ""
+    apart = np.abs(np.asarray(found, np.float64) - expected)
+    wrong = (apart > SAME * apart.max()).reshape(*found.shape[:2], -1).any(axis=2)
+    left = lengths[:, None] - np.arange(found.shape[1])
+    if not wrong.any() or (wrong & (left > 1)).any():
+        return ""
+    if not (wrong & (left == 1)).any():
+        return "{b} and {a} differ in padding alone"
+    return "" if (wrong & (left < 1)).any() else "{b} and {a} differ in rows' last tokens alone"
+
+
+def lengths_by_padding(tokens: np.ndarray) -> np.ndarray | None:
+    """Return the real tokens of each row, [batch]; None where no padding is seen.
 
     Padding is a value that ends several rows, and more than one row more than once.
 
     Args:
       tokens: integers [batch, time].
     """
-    if tokens.dtype.kind not in "iu" or tokens.ndim != 2 or found.shape != expected.shape:
-        return False
-    if found.shape[:2] != tokens.shape or tokens.shape[1] < 2:
-        return False
-    last = tokens[:, -1]
-    values, counts = np.unique(last, return_counts=True)
-    pad = values[np.argmax(counts)]
-    lengths = np.array([_length(row, pad) for row in tokens])
+    if tokens.dtype.kind not in "iu" or tokens.ndim != 2 or tokens.shape[1] < 2:
+        return None
+    values, counts = np.unique(tokens[:, -1], return_counts=True)
+    real = tokens != values[np.argmax(counts)]
+    lengths = np.where(real.any(1), tokens.shape[1] - np.argmax(real[:, ::-1], axis=1), 0)
     ends = tokens.shape[1] - lengths
-    if (ends > 1).sum() < 1 or (ends > 0).sum() < 2:
-        return False
-    apart = np.abs(np.asarray(found, np.float64) - expected)
-    wrong = (apart > SAME * apart.max()).reshape(*tokens.shape, -1).any(axis=2)
-    padded = np.arange(tokens.shape[1]) >= lengths[:, None]
-    return bool(wrong.any() and not (wrong & ~padded).any())
-
-
-def _length(row: np.ndarray, pad: int) -> int:
-    real = np.flatnonzero(row != pad)
-    return int(real[-1]) + 1 if len(real) else 0
+    return lengths if (ends > 1).any() and (ends > 0).sum() > 1 else None
 
 
 def explanations(
-    found: np.ndarray, expected: np.ndarray, axes: Sequence[str] = ()
+    found: np.ndarray,
+    expected: np.ndarray,
+    axes: Sequence[Axis] = (),
+    known: Mapping[str, float] | None = None,
 ) -> Iterator[str]:
-    """Yield what explains the difference of two tensors, the most exact first; see `Relation`.
+    """Yield what explains the difference of two tensors, the most exact first; see `relation`.
 
     Args:
-      axes: as for `region`.
+      axes, known: as for `region`.
     """
     if dtype := is_rounding(found, expected):
         yield f"{{b}} is {{a}} rounded to {dtype}"
@@ -382,8 +453,8 @@ def explanations(
         yield f"{{a}} is {{b}} rounded to {dtype}"
         return
     finders: tuple[Callable[[], str], ...] = (
-        lambda: relation(found, expected),
-        lambda: region(found, expected, axes),
+        lambda: relation(found, expected, known),
+        lambda: region(found, expected, axes, known),
         lambda: rows_scaled(found, expected),
         lambda: narrower_numbers(found, expected),
     )

@@ -93,9 +93,12 @@ def last_agreeing(verdict: Verdict) -> str:
     """Return which tensor agrees that was computed next before the first that does not.
 
     Of activations, and of parameters' gradients, which are computed from the loss down, where
-    an oracle tells which are wrong; empty for any other, and where there is none.
+    an oracle tells which are wrong; empty for any other, and where there is none. A check of
+    whole runs comes after all recorded steps.
     """
     first, nearest = verdict.mismatches[0], nearest_to_loss(verdict)
+    if first.check in CHECKS:
+        return "every tensor of the recorded steps"
     tensor = nearest or first.place.tensor
     kind = "gradient/" if nearest else "forward/"
     names = [name for name in verdict.history.tensors if name.startswith(kind)]
@@ -170,6 +173,10 @@ def first_lines(first: dict[str, Any]) -> list[str]:
         lines.append(f"  why: the difference is that of a rounding to {first['rounded_to']}")
     elif first.get("cause_sought"):
         lines.append("  why: unknown: no mistake that the oracle tried reproduces it")
+    if first["rung"] in CHECKS:
+        lines.append(
+            f"  next: the same command with --checks {first['rung']} checks this alone"
+        )
     return lines
 
 

@@ -15,7 +15,7 @@ from parity.report.mismatch import (
     nearest_to_loss,
     rounded_to,
 )
-from parity.trace.rungs import rungs
+from parity.trace.rungs import WITNESS, rungs
 from parity.trace.side import Side
 
 
@@ -100,11 +100,14 @@ def _sources(verdict: Verdict) -> dict[str, str]:
     it is the one that the backward pass computed first.
     """
     first = verdict.mismatches[0]
-    if first.check:
+    if first.check == WITNESS:
         return {}
     tensor = nearest_to_loss(verdict) or first.place.tensor
     labels = disagreement_of(verdict).departing or first.sides
-    found = {label: found_for(tensor, verdict.sources.get(label, {})) for label in labels}
+    found = {}
+    for label in labels:
+        of = verdict.sources.get(label, {})
+        found[label] = of.get(first.check) or found_for(tensor, of)
     return {label: source for label, source in found.items() if source}
 
 

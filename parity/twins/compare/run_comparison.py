@@ -29,7 +29,7 @@ from parity.compare.coverage import join_facts
 from parity.compare.disagreement import departing_sides, find_disagreement
 from parity.compare.explanation import Explanation
 from parity.compare.findings import Finding, join_findings
-from parity.compare.relation import explanations, rounded
+from parity.compare.relation import ends_of_rows, explanations, rounded
 from parity.compare.step_comparison import StepComparison, add_losses_after, common_steps
 from parity.compare.step_series import History
 from parity.compare.steps import compare_step
@@ -55,10 +55,10 @@ from parity.twins.compare.preconditions import (
 )
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.compare.step_coverage import StepCoverage, staleness_fact
+from parity.twins.compare.tensor_axes import axes_of, lengths_of, numbers_of
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.oracle.rounding import Rounding
-from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs
 from parity.twins.trace.contents import tensor_names
@@ -281,7 +281,9 @@ class RunComparison(StepComparison):
         )
         self._of_mismatch["evidence"] = evidence
         told = self._other_tokens(tensors, evidence)
-        self._of_mismatch["explanations"] = told or explain(self.verdict, self.spec, evidence)
+        self._of_mismatch["explanations"] = told or explain(
+            self.verdict, self.spec, evidence, tensors
+        )
 
     def _other_tokens(
         self, tensors: Mapping[str, Tensors], evidence: Mapping[str, Evidence]
@@ -486,14 +488,13 @@ def gather_evidence(
 
 
 def explain(
-    verdict: RunVerdict, spec: Spec, evidence: Mapping[str, Evidence]
+    verdict: RunVerdict,
+    spec: Spec,
+    evidence: Mapping[str, Evidence],
+    tensors: Mapping[str, Tensors],
 ) -> tuple[Explanation, ...]:
     """Return how what a side recorded of the first wrong tensor is made of the right values."""
     first, departing = verdict.mismatches[0].place.tensor, verdict.departing()
-    axes = (
-        NETWORKS[spec.network].activations(spec.model).get(first.removeprefix("forward/"), ())
-    )
-    timed = str(*axes[1:2]) in NETWORKS[spec.network].lengths
     told: dict[str, str] = {}
     for side, seen in evidence.items():
         a, b = seen.expected, seen.found
@@ -502,7 +503,10 @@ def explain(
         of = (
             f"the {ORACLE}" if departing else next(other for other in evidence if other != side)
         )
-        for says in explanations(b, a, ["row", "time step"] if timed else []):
+        recorded = tensors[side]
+        at_ends = ends_of_rows(b, a, lengths_of(spec, first, recorded))
+        axes, known = axes_of(spec, first, b.shape, recorded), numbers_of(spec, recorded)
+        for says in [at_ends] if at_ends else explanations(b, a, axes, known):
             told.setdefault(says, says.format(a=of, b=side))
         if not departing:
             break

@@ -16,7 +16,10 @@ from parity.twins.trace.decoded import decode, decode_tensors
 from parity.twins.trace.evaluated import SPLITS, evaluation_tensors
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training.asynchronous_run import AppliedUpdate
-from parity.twins.training.evaluate import evaluate
+from parity.twins.training.checkpoint import keep_best, load_checkpoint, save_checkpoint
+from parity.twins.training.evaluate import answer_questions, evaluate
+from parity.twins.training.loss_table import Losses
+from parity.twins.training.meter import Meter
 from parity.twins.training.strategy import Strategy, definition
 from parity.twins.training.text_source import TextSource, whole_batch
 from parity.twins.training.train_steps import State
@@ -176,11 +179,20 @@ class TraceRecording:
 
     def _definitions(self) -> dict[str, str]:
         """Return parts of names, of what no operation makes -> where it comes from."""
+        side, kind = self._strategy, type(self._strategy)
         made = {
             "batch": type(self._text.train),
             "batch/learning_rate": learning_rate,
             "batch/sizes": split_rows,
             "evaluate": evaluate,
-            **dict.fromkeys(("initial", "read", "replicas"), type(self._strategy)),
+            **{f"evaluate/{each}/losses": getattr(side, "evaluate", kind) for each in SPLITS},
+            "answers": answer_questions,
+            "untraced": getattr(side, "step", kind),
+            "losses.csv": Losses,
+            "summary.json": Meter,
+            "checkpoints": keep_best,
+            **dict.fromkeys(("initial", "read", "replicas"), kind),
         }
-        return {name: definition(each) for name, each in made.items()}
+        found = {name: definition(each) for name, each in made.items()}
+        resumes = side.load, load_checkpoint, save_checkpoint
+        return found | {"resume": ", or ".join(map(definition, resumes))}

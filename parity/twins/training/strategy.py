@@ -207,4 +207,4 @@ def calls_within(frames: Iterable[Frame], package: str) -> str:
 def definition(made: Any) -> str:
     """Return where a function or class is defined: "data/pair_batches.py:9 (PairBatches)"."""
     file = made.__module__.replace(".", "/") + ".py"
-    return f"{file}:{inspect.getsourcelines(made)[1]} ({made.__name__})"
+    return f"{file}:{inspect.getsourcelines(made)[1]} ({made.__qualname__})"

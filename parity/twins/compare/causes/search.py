@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.compare.relation import meaning
 from parity.compare.steps import StepBounds, compare_step
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.causes.wrong_step import (
@@ -20,6 +21,7 @@ from parity.twins.compare.causes.wrong_step import (
 )
 from parity.twins.compare.oracle_tensors import OracleTensors, as_float64
 from parity.twins.compare.rounding_bounds import bounds_of
+from parity.twins.compare.tensor_axes import numbers_of
 from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import Rounding
@@ -103,11 +105,12 @@ class CauseSearch:
                 self._budget.tried += 1
                 distance = self._reproduces(suspect, change)
                 if distance is not None:
-                    value = (
-                        ""
-                        if change.value is None
-                        else telling(change.value, suspect.guesses[0])
-                    )
+                    value = ""
+                    if change.value is not None:
+                        value = telling(change.value, suspect.guesses[0])
+                        if "by {}" in suspect.sentence:
+                            known = numbers_of(self._case.spec, self._case.recorded)
+                            value += meaning(change.value, known)
                     sentence = suspect.sentence.replace("{}", value)
                     found.append(
                         Confirmed(

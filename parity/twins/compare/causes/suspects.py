@@ -63,13 +63,13 @@ from parity.twins.compare.causes.wrong_step import (
     telling,
 )
 from parity.twins.compare.oracle_tensors import as_float64
+from parity.twins.compare.tensor_axes import GATES
 from parity.twins.oracle.optimizers import clip_by_global_norm, in_precision
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replaceable import original
 from parity.twins.spec.spec import Spec, learning_rate
 from parity.twins.spec.step_arrays import dropout_masks
 
-_GATES = {"lstm": "ifgo", "gru": "rzc"}
 _DECODER = "forward/[da]*"  # with input feeding, what is fed reaches the bottom layer
 _EPSILONS = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 _BETAS = ("beta1", "beta2")
@@ -234,7 +234,7 @@ def _weights(case: WrongStep) -> Iterator[Suspect]:
 
 
 def _cells(case: WrongStep) -> Iterator[Suspect]:
-    cell, gates = case.cell, _GATES[case.cell]
+    cell, gates = case.cell, GATES[case.cell]
     biases = [f"{layer}/bias" for layer in case.layers()]
 
     def added(which: str, constant: float) -> Replacements:

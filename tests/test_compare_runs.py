@@ -168,7 +168,7 @@ def test_a_check_that_fails_says_what_computes_its_tensor_and_what_was_right(che
     spec = spec_of("float64")
     sources = {check: "loop.py:7 (run)", "evaluate": "loop.py:7 (run)", "loss": "loss.py:1"}
     verdict = compare_sides(spec, {"paddle-1": recorded_steps(spec, 1, 1)}, sources=sources)
-    place = Place(1, f"evaluate/{check}", ())
+    place = Place(1, "evaluate/valid/losses" if check == "evaluation" else "loss/global", ())
     sides = "paddle-1", f"paddle-1 {check}"
     wrong = Mismatch(
         sides, place, dict.fromkeys(sides, 1.0), 0, 1, 1, "", "paddle-1", check, "so"

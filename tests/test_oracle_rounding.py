@@ -15,6 +15,7 @@ from parity.twins.oracle.perturbation import (
     RoundingNoise,
     _row_after_row,
     perturbation,
+    product,
     summed,
 )
 from parity.twins.oracle.rounding import Rounding
@@ -126,6 +127,24 @@ def test_a_sum_in_sequence_is_not_taken_in_blocks():
             assert error(summed(array, axis=1)) > 100
 
 
+@pytest.mark.parametrize(("words", "width"), [(80, 4), (680, 4), (680, 64), (10_000, 16)])
+def test_a_product_errs_like_one_that_is_summed_term_by_term(words, width):
+    """Its rows are a gradient's: one word is near -1, the others are near 1 / words."""
+    draw = np.random.default_rng(2)
+    d_logits = (draw.uniform(0.5, 1.5, (45, words)) / words).astype(np.float32)
+    d_logits[range(45), draw.integers(0, words, 45)] -= 1
+    kernel = draw.uniform(-0.1, 0.1, (words, width)).astype(np.float32)
+    exact = d_logits.astype(np.float64) @ kernel.astype(np.float64)
+
+    def error(found):
+        return np.sqrt(np.mean((found - exact) ** 2))
+
+    in_sequence = error(np.cumsum(d_logits[:, :, None] * kernel, axis=1)[:, -1])
+    with perturbation(RoundingNoise(0)):
+        assert 0.8 < error(product(d_logits, kernel)) / in_sequence < 1.6
+    assert np.array_equal(product(d_logits, kernel), d_logits @ kernel)
+
+
 @pytest.mark.parametrize("shape", [(1, 3), (700, 1), (10_000, 13), (3_000, 43), (8, 9_000)])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_the_sums_of_columns_have_the_bits_of_one_row_after_another(shape, order):
@@ -147,6 +166,9 @@ class SoftmaxOf:
         if array.ndim == 2 and array.shape[1] == self.vocabulary_size and axes == 1:
             return self.total(array)
         return np.asarray(array.sum(axis=axes, keepdims=True))
+
+    def product(self, a, b):
+        return a @ b
 
 
 def confident_network(dtype, vocabulary_size, above, targets, seed):

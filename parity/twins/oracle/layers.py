@@ -6,7 +6,7 @@ taken at once where that costs no clarity. Everything is batch-major, [batch, ti
 
 import numpy as np
 
-from parity.twins.oracle.perturbation import perturbed, summed
+from parity.twins.oracle.perturbation import perturbed, product, summed
 from parity.twins.spec.networks.network import records_logits
 from parity.twins.spec.replaceable import replaceable
 
@@ -102,7 +102,7 @@ def project(
         np.divide(softmax, len(inputs) if divisor is None else divisor, out=x)
     found["token_loss"][real] = losses
     d_outputs = np.zeros_like(outputs)
-    d_outputs[real] = logits @ kernel.T
+    d_outputs[real] = product(logits, kernel.T)
     d_bias = summed(logits, axis=0)
     return found, (d_outputs, inputs.T @ logits, d_bias)
 

@@ -11,8 +11,9 @@ as these runs do.
 
 A sum has as many results as its terms have orders, and the bound must admit all of them. So the
 runs take the oracle's own sums one term after another, from the end that errs more, in the
-precision of the training; and the loss and the gradients, sums over all tokens, may err at
-least by what such a sum of so many terms does.
+precision of the training; the longest of its products, over the words, likewise; and the loss
+and the gradients, sums over all tokens, may err at least by what such a sum of so many terms
+does.
 
 The sum of a softmax matters most. Paddle's in float64 adds from the first word on, and where an
 early word has nearly all of the probability, each later one is rounded to the last place of 1.

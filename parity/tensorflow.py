@@ -9,6 +9,7 @@ from typing import Any
 
 from parity.base.errors import UsageError
 from parity.keras import Hooks, TensorFlow, recorded
+from parity.watch import sessions
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording
 
@@ -17,9 +18,14 @@ Named = dict[str, Any]
 
 @contextmanager
 def watch(
-    folder: str | Path, model: Any, optimizer: Any = None, **options: Any
+    folder: str | Path,
+    model: Any,
+    optimizer: Any = None,
+    *,
+    tensors: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Iterator[Recording]:
-    """Record every step of a training, eager or in a `tf.function`.
+    """Record every step of a training, eager, in a `tf.function` or by a session of 1.x.
 
         with parity.tensorflow.watch("out/port", model, optimizer):
             train(model, optimizer, data)
@@ -31,9 +37,12 @@ def watch(
     Args:
       folder: where the trace is written; one that is there is replaced.
       model: the `tf.Module`, or name -> `tf.Variable`. Variables and modules are named by the
-        attributes that lead to them: `layers.0.kernel`.
+        attributes that lead to them: `layers.0.kernel`. Of a 1.x training the `tf.Graph`: a
+        step is a run of a session in which a variable is updated.
       optimizer: the `tf.keras.optimizers.Optimizer`. For a rule of one's own: name -> variable
         of what it keeps, such as `kernel/momentum`; None: it keeps nothing.
+      tensors: of a `tf.Graph`, what is recorded beside gradients and variables: name in the
+        trace, such as `forward/hidden` or `loss/loss` -> tensor, or its name in the graph.
       **options: those of `parity.watch.recording.Recording`.
 
     Raises:
@@ -41,6 +50,14 @@ def watch(
     """
     import tensorflow as tf
 
+    if isinstance(model, tf.Graph):
+        with _of_a_graph(folder, model, tensors or {}, options) as recording:
+            yield recording
+        return
+    if tensors is not None:
+        raise UsageError(
+            f"tensors is given, and model is {type(model).__name__}; allowed: a tf.Graph"
+        )
     engine = TensorFlow()
     if isinstance(model, tf.Module):  # a keras.Model is none
         variables, modules = _held(model, tf.Variable), _held(model, tf.Module)
@@ -79,6 +96,22 @@ def watch(
         return hooks
 
     with recorded(map(hooks_of, engine.replicas(strategy))) as recording:
+        yield recording
+
+
+@contextmanager
+def _of_a_graph(
+    folder: str | Path, graph: Any, tensors: Mapping[str, Any], options: Mapping[str, Any]
+) -> Iterator[Recording]:
+    import tensorflow as tf
+
+    seen = sessions.Graph(graph, tensors)
+    kind, settings = seen.rule
+    facts = {"modules": [], "optimizer": {"kind": kind, "settings": plain(settings)}}
+    kinds = {each.dtype.base_dtype.name for each in seen.weights.values()}
+    versions = {"tensorflow": tf.__version__}
+    recording = Recording(folder, "tensorflow", kinds, versions, facts, **options)
+    with recording, sessions.Fetches(recording, seen):
         yield recording
 
 

@@ -44,6 +44,7 @@ PEERS = {
 WATCHERS = {f"parity/{name}.py": {name} for name in sorted(FRAMEWORKS)}
 WATCHERS["parity/keras.py"] |= {"tensorflow", "torch"}  # which Keras runs on
 WATCHERS["parity/watch/programs.py"] = {"paddle"}  # of a static graph
+WATCHERS["parity/watch/sessions.py"] = {"tensorflow"}  # of 1.x
 # The rooms of the library and of its laboratory, from the lowest level to the highest. Each
 # imports lower levels only; the laboratory may import all of the library, never the reverse.
 LIBRARY = (

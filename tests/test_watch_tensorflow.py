@@ -1,6 +1,8 @@
 """Plain TensorFlow trainings that record themselves: what is seen; that nothing changes."""
 
 import re
+from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -177,7 +179,91 @@ def test_a_model_that_cannot_be_watched_is_refused(tmp_path, case):
 
 def test_the_page_s_lines_run_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = PAGE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(import parity.tensorflow\n.*?)```", text, re.DOTALL)
-    exec(compile(code, "watching.md", "exec"), {"__name__": "page"})
-    assert len(Trace(tmp_path / "out" / "tensorflow").numbers()) == 20
+    codes = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    codes = [each for each in codes if "import parity.tensorflow\n" in each]
+    for code, folder in zip(codes, ("tensorflow", "session"), strict=True):
+        exec(compile(code, "watching.md", "exec"), {"__name__": "page"})
+        assert len(Trace(tmp_path / "out" / folder).numbers()) == 20
+
+
+def session_training(folder, *, resource=True, tensors=None, monitored=False):
+    """Train a 1.x graph, watched where a folder is given; return losses and weights."""
+    import tensorflow as tf
+
+    tf1, draw = tf.compat.v1, np.random.default_rng(2)
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x = tf1.placeholder(tf.float64, [None, 4], "x")
+        get = partial(tf1.get_variable, dtype=tf.float64, use_resource=resource)
+        w, b = get("net/w", [4, 2]), get("net/b", [2], initializer=tf1.zeros_initializer())
+        hidden = tf.nn.dropout(tf.nn.relu(x @ w + b, name="hidden"), 0.3)
+        loss = tf.reduce_mean(hidden**2, name="loss")
+        rule, count = tf1.train.AdamOptimizer(0.01), tf1.train.get_or_create_global_step()
+        pairs = rule.compute_gradients(loss)
+        clipped, _ = tf.clip_by_global_norm([each for each, _ in pairs], 0.1)
+        pairs = zip(clipped, (each for _, each in pairs), strict=True)
+        update = rule.apply_gradients(pairs, global_step=count)
+        initial = tf1.global_variables_initializer()
+        watched = nullcontext()
+        if folder is not None:
+            tensors = tensors or {"forward/hidden": "hidden:0", "loss/loss": loss}
+            watched = parity.tensorflow.watch(folder, graph, tensors=tensors, steps=2)
+        made = tf1.train.MonitoredSession() if monitored else tf1.Session()
+        found = []
+        with made as session, watched:
+            if not monitored:
+                session.run(initial)
+            for _ in range(STEPS):
+                ran = session.run({"all": [loss, update]}, {x: draw.random((5, 4))})
+                found.append(ran["all"][0])
+                found.append(session.run("loss:0", {"x:0": np.ones((2, 4))}))
+            found += session.run([w, b])
+        return found
+
+
+@pytest.mark.parametrize("kind", ["resource", "reference", "monitored"])
+def test_a_session_of_1_x_computes_the_same_and_is_seen(tmp_path, kind):
+    options = {"resource": kind != "reference", "monitored": kind == "monitored"}
+    watched = session_training(tmp_path / "a", **options)
+    plain = session_training(None, **options)
+    assert all(np.array_equal(a, b) for a, b in zip(watched, plain, strict=True))
+    trace = Trace(tmp_path / "a")
+    assert trace.numbers() == [0, 2]
+    assert trace.header["facts"]["optimizer"]["kind"] == "Adam"
+    assert trace.header["facts"]["optimizer"]["settings"]["beta2"] == np.float32(0.999)
+    first, last = trace.read(0), trace.read(2)
+    slots = {f"optimizer/net/{name}/{slot}" for name in "wb" for slot in "mv"}
+    slots |= {f"optimizer/model/beta{n}_power" for n in (1, 2)}
+    seen = {"batch/x", "forward/hidden", "loss/loss", *slots}
+    seen |= {f"{rung}/net/{name}" for rung in ("gradient", "weight") for name in "wb"}
+    assert last.keys() == seen
+    assert first.keys() - seen == {"initial/net/w", "initial/net/b"}
+    # Adam's first step, of what the update read; TensorFlow's epsilon is before the correction
+    gradient = first["gradient/net/w"]
+    moved = first["weight/net/w"] - first["initial/net/w"]
+    epsilon = 1e-8 / np.sqrt(1 - 0.999)
+    expected = -0.01 * gradient / (np.abs(gradient) + epsilon)
+    np.testing.assert_allclose(moved, expected, rtol=1e-6)
+    assert np.sqrt(sum((first[f"gradient/net/{n}"] ** 2).sum() for n in "wb")) < 0.1 + 1e-9
+    np.testing.assert_array_equal(last["weight/net/w"], watched[-2])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"hidden": "hidden:0"}, "allowed: RUNG/NAME"),
+        ({"forward/hidden": "nothing:0"}, "allowed: a tensor of the graph"),
+        ({"forward/hidden": "hidden"}, "allowed: a tensor of the graph"),
+    ],
+)
+def test_a_tensor_that_a_graph_does_not_hold_is_refused(tmp_path, tensors, said):
+    with pytest.raises(UsageError, match=said):
+        session_training(tmp_path / "a", tensors=tensors)
+
+
+def test_a_graph_that_updates_nothing_is_refused(tmp_path):
+    import tensorflow as tf
+
+    refused = pytest.raises(UsageError, match="updates no variable")
+    with refused, parity.tensorflow.watch(tmp_path / "a", tf.Graph()):
+        pass

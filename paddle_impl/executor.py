@@ -128,6 +128,9 @@ def _execution_strategy(places: Sequence, threads: int | None = None):
     strategy = core.ParallelExecutor.ExecutionStrategy()
     gpu = isinstance(places[0], core.CUDAPlace)
     strategy._use_device = core.DeviceType.CUDA if gpu else core.DeviceType.CPU
+    # Each time step of a loop leaves a scope, and a new one takes longer the more there are. By
+    # default they are kept for 100 steps; made anew in every step, large tensors are slower.
+    strategy.num_iteration_per_drop_scope = 10
     at_once = threads or len(places)
     strategy.num_threads = replicas_at_once(at_once, "gpu" if gpu else "cpu")
     return strategy

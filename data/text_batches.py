@@ -97,7 +97,7 @@ class StreamBatches:
         if text.num_tokens < needed:
             raise UsageError(
                 f"{text.name}: {text.num_tokens:,} tokens are less than one batch: {batch_size}"
-                f" rows x {time} tokens need {needed:,}"
+                f" rows x {time} tokens need {needed:,}; a smaller --batch-size or --time fewer"
             )
         self.notes: tuple[str, ...] = ()
         self.smallest_batch = batch_size

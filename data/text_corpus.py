@@ -233,7 +233,7 @@ def find_splits(folder: Path) -> dict[str, Path]:
       UsageError: if there is none, or more than one, for a split.
     """
     if not folder.exists():
-        raise UsageError(f"{folder}: no such folder")
+        raise UsageError(f"{folder}: no such file or folder")
     if not folder.is_dir():
         raise UsageError(
             f"{folder}: this is neither a text nor a folder with train.txt, valid.txt and"
@@ -244,7 +244,10 @@ def find_splits(folder: Path) -> dict[str, Path]:
         names = [name.format(split) for name in NAMES]
         found = [name for name in names if (folder / name).exists()]
         if not found:
-            raise UsageError(f"{folder}: no {split} text, one of {', '.join(names)} is needed")
+            raise UsageError(
+                f"{folder}: no {split} text, one of {', '.join(names)} is needed; --data takes"
+                " a single file, too"
+            )
         if len(found) > 1:
             raise UsageError(f"{folder}: {' and '.join(found)} are both there, only one may be")
         paths[split] = folder / found[0]

@@ -156,5 +156,6 @@ def _decode(path: Path, block: bytes, first_line: int, offset: int) -> str:
         column = error.start - (block.rfind(b"\n", 0, error.start) + 1)
         raise UsageError(
             f"{path}:{line}: byte 0x{block[error.start]:02x} at offset {offset + error.start}"
-            f" of the file (byte {column + 1} of the line) is not UTF-8"
+            f" of the file (byte {column + 1} of the line) is not UTF-8; a text in GBK is"
+            " converted by iconv -f gb18030 -t utf-8"
         ) from None

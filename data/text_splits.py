@@ -14,6 +14,7 @@ from pathlib import Path
 from data.cache import file_hash, file_stat, make_whole, settings_hash, sync
 from data.text_file import read_lines
 from parity.base.errors import UsageError
+from parity.base.text import counted
 
 SPLITS = ("train", "valid", "test")
 
@@ -60,8 +61,8 @@ def _assigned(path: Path) -> Iterator[tuple[str, str]]:
     sentences = sum(1 for line in read_lines(path, []) if line.split())
     if sentences < len(SPLITS):
         raise UsageError(
-            f"{path}: {sentences} lines with a word, at least {len(SPLITS)} are needed, one"
-            " each to train, to validate and to test"
+            f"{path}: {counted(sentences, 'line')} with words, at least {len(SPLITS)} are"
+            " needed, one each to train, to validate and to test: break the text into lines"
         )
     blocks = min(_BLOCKS, sentences)
     held_out = max(1, round(_HELD_OUT * blocks))

@@ -258,7 +258,8 @@ def test_the_flags_of_a_spec_give_the_same_spec(network, name):
         (["--network", "gan"], "--network is 'gan'; allowed: language-model, seq2seq"),
         (
             ["--network", "seq2seq", "--preset", "zaremba-small"],
-            "--preset is 'zaremba-small'; allowed: tiny, tiny-nmt, proof, chatbot",
+            "--preset is 'zaremba-small', which is one of --network language-model; allowed: "
+            "tiny, tiny-nmt, proof, chatbot",
         ),
         (
             ["--no-hmm"],

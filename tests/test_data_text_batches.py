@@ -110,7 +110,12 @@ def test_without_shuffling_epochs_are_alike(sentences):
     [
         (StreamBatches, (0, 5), "batch_size 0: 1 or more is needed"),
         (StreamBatches, (4, -1), "time -1: 1 or more is needed"),
-        (StreamBatches, (400, 7), "{}: 2,637 tokens are less than one batch: 400 rows x 7"),
+        (
+            StreamBatches,
+            (400, 7),
+            "{}: 2,637 tokens are less than one batch: 400 rows x 7 "
+            "tokens need 2,801; a smaller --batch-size or --time fewer",
+        ),
         (SentenceBatches, (0, 50, 0), "batch_size 0: 1 or more is needed"),
         (SentenceBatches, (7, 0, 0), "max_length 0: 1 or more is needed"),
         (SentenceBatches, (7, 50, -1), "seed -1: 0 or more is needed"),

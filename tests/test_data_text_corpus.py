@@ -215,11 +215,11 @@ def message_of(*arguments):
 
 def test_missing_and_empty_folders_are_named(tmp_path):
     cache, missing = tmp_path / "cache", tmp_path / "missing"
-    assert message_of(missing, cache, None) == f"{missing}: no such folder"
+    assert message_of(missing, cache, None) == f"{missing}: no such file or folder"
     missing.mkdir()
     assert message_of(missing, cache, None) == (
         f"{missing}: no train text, one of train.txt, ptb.train.txt, wiki.train.tokens is"
-        " needed"
+        " needed; --data takes a single file, too"
     )
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -263,8 +263,8 @@ def test_a_single_text_of_two_sentences_is_refused(tmp_path):
     path = tmp_path / "my.txt"
     path.write_text("a b\n\nc\n")
     assert message_of(path, tmp_path / "cache", None) == (
-        f"{path}: 2 lines with a word, at least 3 are needed, one each to train, to validate"
-        " and to test"
+        f"{path}: 2 lines with words, at least 3 are needed, one each to train, to validate"
+        " and to test: break the text into lines"
     )
 
 

@@ -41,6 +41,9 @@ def test_byte_order_mark_is_stripped_and_noted(tmp_path):
     assert notes == [f"{path}: the UTF-8 byte-order mark was left out"]
 
 
+GBK = "; a text in GBK is converted by iconv -f gb18030 -t utf-8"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -64,15 +67,15 @@ def test_byte_order_mark_is_stripped_and_noted(tmp_path):
         ),
         (
             b"one\ntwo\n\xe7\x8c\xab \xff\n",
-            ":3: byte 0xff at offset 12 of the file (byte 5 of the line) is not UTF-8",
+            ":3: byte 0xff at offset 12 of the file (byte 5 of the line) is not UTF-8" + GBK,
         ),
         (
             b"\xef\xbb\xbfone\n\xff\n",
-            ":2: byte 0xff at offset 7 of the file (byte 1 of the line) is not UTF-8",
+            ":2: byte 0xff at offset 7 of the file (byte 1 of the line) is not UTF-8" + GBK,
         ),
         (  # a character cut in two by the end of the file
             b"one\n\xe7\x8c",
-            ":2: byte 0xe7 at offset 4 of the file (byte 1 of the line) is not UTF-8",
+            ":2: byte 0xe7 at offset 4 of the file (byte 1 of the line) is not UTF-8" + GBK,
         ),
     ],
 )

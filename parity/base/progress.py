@@ -34,6 +34,11 @@ def say(message: str) -> None:
         sys.stderr.flush()
 
 
+def _close(bar: Any) -> None:
+    bar.close()
+    sys.stderr.flush()  # its last "\r", else what stdout says next stands behind blanks
+
+
 class Phases:
     """Show work of several phases as one bar, off a terminal as lines; a context manager.
 
@@ -100,7 +105,7 @@ class Phases:
         self._ended.set()
         self._thread.join()
         if self._bar is not None:
-            self._bar.close()
+            _close(self._bar)
 
 
 def begin_phase(label: str) -> None:
@@ -168,7 +173,7 @@ class ProgressBar:
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
-            self._bar.close()
+            _close(self._bar)
 
 
 class ByteProgressBar(ProgressBar):

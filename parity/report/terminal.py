@@ -146,15 +146,14 @@ def _steps_unmeasured(run: dict[str, Any]) -> str:
 
 
 def _unchecked(runs: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each rung of whole runs that no precision was checked on, and why."""
+    """Return a line for each reason for which rungs of whole runs were not checked."""
     reached = {rung for run in runs for rung in run["rungs"]}
-    reasons = {
-        check: reason
-        for run in runs
-        for check, reason in run.get("unchecked", {}).items()
-        if check not in reached
-    }
-    return [f"Not checked: {check}: {reason}." for check, reason in reasons.items()]
+    checks: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for check, reason in run.get("unchecked", {}).items():
+            if check not in reached:
+                checks.setdefault(reason, {})[check] = None
+    return [f"Not checked: {', '.join(names)}: {reason}." for reason, names in checks.items()]
 
 
 def _declarations(bounds: list[dict[str, Any]]) -> list[str]:

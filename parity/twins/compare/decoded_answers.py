@@ -397,7 +397,8 @@ def _other_words(
     what = "token" if place.tensor.endswith("tokens") else "finished"
     problem = (
         f"{_where(place)}: {what} {_against(values.values())}, scores "
-        f"{_against(scores)}; no tie, decided by {margin:.3g}"
+        f"{_against(scores)}; no tie"
+        + (f", decided by {margin:.3g}" if np.isfinite(margin) else "")
     )
     return Mismatch(sides, place, values, 0.0, int((~same).sum()), same.size, problem)
 

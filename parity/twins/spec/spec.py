@@ -113,6 +113,8 @@ def preset(network: str, name: str) -> Spec:
     """
     presets = network_of(network).presets
     if name not in presets:
-        raise UsageError(f"--preset is {name!r}; allowed: {', '.join(presets)}")
+        others = [other for other, each in NETWORKS.items() if name in each.presets]
+        of = f", which is one of --network {others[0]}" if others else ""
+        raise UsageError(f"--preset is {name!r}{of}; allowed: {', '.join(presets)}")
     found = presets[name]
     return Spec(network, found.model, found.text, found.training)

@@ -34,11 +34,6 @@ def say(message: str) -> None:
         sys.stderr.flush()
 
 
-def _close(bar: Any) -> None:
-    bar.close()
-    sys.stderr.flush()  # its last "\r", else what stdout says next stands behind blanks
-
-
 class Phases:
     """Show work of several phases as one bar, off a terminal as lines; a context manager.
 
@@ -105,7 +100,8 @@ class Phases:
         self._ended.set()
         self._thread.join()
         if self._bar is not None:
-            _close(self._bar)
+            self._bar.close()
+            sys.stderr.flush()  # its last "\r", before stdout says more
 
 
 def begin_phase(label: str) -> None:
@@ -173,7 +169,8 @@ class ProgressBar:
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
-            _close(self._bar)
+            self._bar.close()
+            sys.stderr.flush()  # its last "\r", before stdout says more
 
 
 class ByteProgressBar(ProgressBar):

@@ -121,20 +121,28 @@ def _kind(model: Any, optimizer: Any) -> tuple[type["_Hooks"], list[tuple[str, A
             raise UsageError(f"optimizer is {type(optimizer).__name__}; allowed: {allowed}")
         if hooks is _Hooks:
             return hooks, list(_flat(model, nnx.Param))
-        return hooks, _named(getattr(optimizer, "params", model))
+        return hooks, _held(optimizer) if hooks is _StateHooks else _named(model)
     raise UsageError(
         f"model is {type(model).__name__}; allowed: a {', a '.join(each[1] for each in kinds)}"
     )
 
 
-def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
+def load(model: Any, file: str | Path, optimizer: Any = None) -> Any:
     """Give a model the weights of a file that `parity weights` wrote; see `parity.torch.load`.
+
+    A `TrainState` and a mapping of parameters are not changed: what is returned has the
+    weights. They take no optimiser's state.
+
+    Returns:
+      The model that has the weights.
 
     Raises:
       UsageError: as `parity.torch.load` does.
     """
     from flax import nnx
 
+    if not isinstance(model, nnx.Module):
+        return _loaded(model, file)
     variables = dict(_own(model))
     optional = {name for name, each in variables.items() if not isinstance(each, nnx.Param)}
     shapes = {name: tuple(each[...].shape) for name, each in variables.items()}
@@ -148,7 +156,7 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
     for name, array in given.weights.items():
         take(variables[name], name, array)
     if optimizer is None:
-        return
+        return model
     state = nnx.state(optimizer)
     names = (name for name, _ in _slots(_variables(optimizer), list(_flat(model))))
     held = dict(zip(names, (each for _, each in nnx.to_flat_state(state)), strict=True))
@@ -159,6 +167,35 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
     for name in held.keys() & {"model/count", "model/step"}:
         take(held[name], name, np.asarray(given.steps))
     nnx.update(optimizer, state)
+    return model
+
+
+def _loaded(model: Any, file: str | Path) -> Any:
+    """Return a state of linen, or a mapping of parameters, with the weights of a file."""
+    import jax
+    from flax.training.train_state import TrainState
+
+    held = _fields(model) if isinstance(model, TrainState) else {"params": model}
+    if not isinstance(held["params"], Mapping):
+        raise UsageError(
+            f"model is {type(model).__name__}; allowed: a flax.nnx.Module, a TrainState, or a "
+            "mapping of parameters"
+        )
+    arrays = {name: array for each in held.values() for name, array in _named(each)}
+    shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+    optional = arrays.keys() - dict(_named(held["params"])).keys()
+    given = read_weights(file, shapes, optional, None).weights
+
+    def take(path: Any, array: Any) -> Any:
+        name = _path(_words(path))
+        if name not in given:
+            return array
+        kept = jax.numpy.asarray(given[name], array.dtype)
+        check_kept(file, name, given[name], np.asarray(kept, np.float64))
+        return kept
+
+    found = {name: jax.tree.map_with_path(take, each) for name, each in held.items()}
+    return model.replace(**found) if isinstance(model, TrainState) else found["params"]
 
 
 def _own(model: Any) -> Iterator[tuple[str, Any]]:
@@ -607,11 +644,15 @@ def _paths(tree: Any) -> Variables:
     import jax
 
     for path, value in jax.tree.leaves_with_path(tree):
-        keys = [
-            next(getattr(each, role) for role in ("key", "name", "idx") if hasattr(each, role))
-            for each in path
-        ]
-        yield tuple(each for each in keys if each != "params"), value
+        yield _words(path), value
+
+
+def _words(path: Any) -> tuple[Any, ...]:
+    keys = [
+        next(getattr(each, role) for role in ("key", "name", "idx") if hasattr(each, role))
+        for each in path
+    ]
+    return tuple(each for each in keys if each != "params")
 
 
 def _named(tree: Any) -> list[tuple[str, Any]]:
@@ -620,9 +661,12 @@ def _named(tree: Any) -> list[tuple[str, Any]]:
 
 def _held(state: Any) -> list[tuple[str, Any]]:
     """Return (name, array) of a state's parameters, and of such as `batch_stats`."""
-    others = [each for name, each in vars(state).items() if name not in ("params", "opt_state")]
-    held = (state.params, *(each for each in others if isinstance(each, Mapping)))
-    return [pair for each in held for pair in _named(each)]
+    return [pair for each in _fields(state).values() for pair in _named(each)]
+
+
+def _fields(state: Any) -> dict[str, Any]:
+    others = {name: each for name, each in vars(state).items() if isinstance(each, Mapping)}
+    return {"params": state.params} | {n: e for n, e in others.items() if n != "opt_state"}
 
 
 def _flat(holder: Any, *chosen: Any) -> Iterator[tuple[str, Any]]:

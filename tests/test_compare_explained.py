@@ -135,6 +135,8 @@ def test_a_single_number_is_no_multiple_unless_a_simple_one():
     one = np.array(1.37)
     assert list(explanations(4 * one, one)) == ["{b} is 4 times {a}"]
     assert list(explanations(4.001 * one, one)) == []
+    version = np.array(4)
+    assert list(explanations(version // 2, version)) == []
 
 
 def test_the_first_lines_say_what_explains_the_difference(tmp_path):

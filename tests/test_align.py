@@ -602,6 +602,7 @@ BAD_TEXTS = {
     "key": ("a: x\nb:\n  c: 1\n  c: 1\n", "is no YAML: 'c' twice, in line 4; allowed: each"),
     "tag": ("a: !!python/object:os.system x\n", "is no YAML: could not determine a constr"),
     "nested": ("[" * 5000, "is nested too deeply"),
+    "large": ("#" * 2**23 + "\n", "is larger than 8,388,608 bytes; allowed: up to that size"),
     "bytes": (b"\xff\xfe\x00", "is no YAML: "),
     "list": ("- 1\n", "format is [1]; allowed: 1"),
 }

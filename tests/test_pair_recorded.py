@@ -266,6 +266,16 @@ def test_a_bad_step_is_refused_and_leaves_no_trace(tmp_path, case):
     }
 
 
+def test_of_two_recorders_at_once_the_second_is_refused(tmp_path):
+    words = f"{str(tmp_path)!r}, framework='a', dtype='float64'"
+    with Recorder(tmp_path, framework="a", dtype="float64") as recorder:
+        for step in range(2):
+            recorder.step(step, {"loss/global": np.ones(1)})
+            done = run_python("-c", f"import parity; parity.Recorder({words})")
+            assert "is writing to it; allowed: another folder" in done.stderr
+    assert Trace(tmp_path).numbers() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [

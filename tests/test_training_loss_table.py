@@ -139,6 +139,10 @@ def two_runs(tmp_path):
     return tmp_path
 
 
+def test_a_loss_as_large_as_a_number_can_be_is_a_gap(tmp_path):
+    losses_figure(["a"], [[(0, 1e308, 9), (1, -1e308, 9)]]).savefig(tmp_path / "a.png")
+
+
 @pytest.mark.parametrize("runs", [["a"], ["a", "b"]])
 def test_the_command_writes_the_picture(two_runs, capsys, runs):
     out = two_runs / "new" / "losses.png"

@@ -20,6 +20,7 @@ from parity.trace.rungs import fits
 from parity.trace.side import labels_of
 
 FORMAT = 1
+_MOST_BYTES = 2**23  # of a map: tens of thousands of tensors, which take some seconds
 SIDES = ("a", "b")
 Tensors = Mapping[str, np.ndarray]
 Parts = dict[str, tuple[Part, Part]]
@@ -298,7 +299,7 @@ def read(path: Path) -> NameMapping:
       UsageError: if the file cannot be read, or is no mapping.
     """
     try:
-        values = _Loader(read_file(path)).get_single_data()
+        values = _Loader(read_file(path, _MOST_BYTES)).get_single_data()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {reason(error)}") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none, not UTF-8

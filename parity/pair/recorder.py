@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from parity.align.names import Key, NameMap, Rename
 from parity.base.errors import UsageError
+from parity.base.locks import only_writer
 from parity.base.text import some_of
 from parity.trace.folder import DTYPES, FORMAT, LAST_STEP, WITH_REDUCED
 from parity.trace.header import check_sources
@@ -91,7 +93,11 @@ class Recorder:
         except (TypeError, ValueError) as error:
             raise UsageError(f"run or versions: {error}; allowed: values of JSON") from None
         self._same_tensors = same_tensors
-        self._writer = Writer(Path(folder), header)
+        with ExitStack() as stack:
+            # another training's recording would remove this one's steps
+            stack.enter_context(only_writer(Path(folder), "folder"))
+            self._writer = Writer(Path(folder), header)
+            self._locked = stack.pop_all()
         self._last: int | None = None
         self._first: tuple[int, frozenset[str]] | None = None
         self._closed = False
@@ -147,7 +153,8 @@ class Recorder:
             trace was cut.
         """
         self._closed = True
-        self._writer.close(finished=finished)
+        with self._locked:
+            self._writer.close(finished=finished)
 
     def __enter__(self) -> "Recorder":
         return self

@@ -352,4 +352,5 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     # AttributeError and others: a type that NumPy has not
     except (OSError, SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read as a step of a trace: {error}") from None
+        why = reason(error) if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: cannot be read as a step of a trace: {why}") from None

@@ -1,5 +1,6 @@
 """A picture of the losses of several runs, overlaid."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,11 @@ def _common(tables: Sequence[Sequence[Row]]) -> list[int]:
     return sorted(first & second)
 
 
+def _drawable(row: Row) -> Row:
+    """Return a row, or a gap for a loss near the largest float64: its axis would overflow."""
+    return row if abs(row[1]) < 1e300 else (row[0], math.nan, *row[2:])
+
+
 def losses_figure(names: Sequence[str], tables: Sequence[Sequence[Row]]) -> Any:
     """Return the figure that `plot_losses` writes.
 
@@ -84,6 +90,7 @@ def losses_figure(names: Sequence[str], tables: Sequence[Sequence[Row]]) -> Any:
     figure = new_figure(9, 6 if several else 4)
     grid = figure.add_gridspec(2 if several else 1, 1, height_ratios=[3, 1][: 1 + several])
     axes = figure.add_subplot(grid[0])
+    tables = [[_drawable(row) for row in rows] for rows in tables]
     lines = []
     for number, rows in enumerate(tables):
         steps, losses = [row[0] for row in rows], [row[1] for row in rows]

@@ -328,16 +328,6 @@ def on_a_terminal(code):
     return seen
 
 
-def test_what_follows_a_bar_begins_at_the_left():
-    for bar in ("Phases(1)", "ProgressBar('timing', 2, 'run')"):
-        seen = on_a_terminal(
-            "import os; from parity.base.progress import Phases, ProgressBar\n"
-            f"with {bar}: pass\n"
-            "os.write(2, b'report')"  # as stdout, which shares the terminal and not the buffer
-        )
-        assert seen.endswith("\rreport")
-
-
 def test_loss_and_speed_are_whole_on_80_columns():
     seen = on_a_terminal(
         "import time; from parity.twins.training.train_steps import TrainingProgress\n"

@@ -101,7 +101,6 @@ class Phases:
         self._thread.join()
         if self._bar is not None:
             self._bar.close()
-            sys.stderr.flush()  # its last "\r", before stdout says more
 
 
 def begin_phase(label: str) -> None:
@@ -170,7 +169,6 @@ class ProgressBar:
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.close()
-            sys.stderr.flush()  # its last "\r", before stdout says more
 
 
 class ByteProgressBar(ProgressBar):

@@ -1,5 +1,6 @@
 """Records a JAX training while it runs: modules of flax, or functions, updated by optax."""
 
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from parity.align.precision import in_tf32
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.pair.perturbation import Draw, mapped
-from parity.watch.modules import described
+from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
 Pairs = Iterable[tuple[str, Any]]  # of names and arrays
@@ -24,6 +25,18 @@ _watching: list["_Hooks"] = []  # the trainings that are watched, innermost last
 # Of modules and the optimiser: their name. As a plain attribute it goes through `nnx.jit` with
 # them, and makes it compile anew for the watch; what it had compiled before serves again after.
 _MARK = "_parity_name"
+
+# What a rule of optax is made of -> what it calls a setting -> what others call that.
+_PARTS: dict[str, dict[str, str]] = {
+    "scale_by_adam": {"b1": "beta1", "b2": "beta2", "eps": "epsilon"},
+    "scale_by_rms": {"decay": "rho", "eps": "epsilon"},
+    "trace": {"decay": "momentum", "nesterov": "nesterov"},
+    "add_decayed_weights": {"weight_decay": "weight_decay"},
+    "scale": {"step_size": "learning_rate"},
+    "scale_by_schedule": {},
+    **{name: {} for name in ("chain", "with_extra_args_support", "masked", "identity")},
+    **{name: {} for name in ("clip", "clip_by_global_norm")},
+}
 
 
 @contextmanager
@@ -68,9 +81,10 @@ def watch(
         "x64": jax.config.jax_enable_x64,
         "tf32": in_tf32("jax", jax, on_gpu=device.platform == "gpu"),
         "modules": _described(model) if hooks_of is _Hooks else _holders(held),
-        "optimizer": {"kind": "optax", "settings": {}},
+        "optimizer": _rule_of(getattr(optimizer, "tx", optimizer)),
     }
-    kinds = {str(each.dtype) for _, each in held}
+    trained = _named(optimizer.params) if hooks_of is _StateHooks else held
+    kinds = {str(each.dtype) for _, each in trained}
     versions = {each.__name__: each.__version__ for each in (jax, flax, optax)}
     recording = Recording(folder, "jax", kinds, versions, facts, **options)
     hooks = hooks_of(recording, model, optimizer)
@@ -196,6 +210,40 @@ def _loaded(model: Any, file: str | Path) -> Any:
 
     found = {name: jax.tree.map_with_path(take, each) for name, each in held.items()}
     return model.replace(**found) if isinstance(model, TrainState) else found["params"]
+
+
+def _rule_of(rule: Any) -> dict[str, Any]:
+    """Return the kind and settings of an optax rule, by what its functions hold."""
+    parts: list[str] = []
+    settings: dict[str, Any] = {}
+    todo, seen = [rule], set[int]()
+    while todo:
+        each = todo.pop(0)
+        each = getattr(each, "update", each)  # of a pair of functions; not what begins
+        if isinstance(each, tuple):
+            todo[:0] = each
+        if not inspect.isfunction(each) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        part, held = each.__qualname__.partition(".")[0], inspect.getclosurevars(each).nonlocals
+        parts.append(part)
+        if part != "scale_by_schedule":  # whose functions, as those of a mask, are the user's
+            todo[:0] = [held["inner"]] if part == "masked" else held.values()
+        for name, value in plain(held).items():
+            if other := _PARTS.get(part, {}).get(name):
+                value = -value if part == "scale" else value
+                if settings.setdefault(other, value) != value:
+                    parts.append("several")  # groups of parameters, each with its own
+        if part == "scale_by_adam" and held.get("nesterov"):
+            parts.append("nadam")
+    rules = [each for each in dict.fromkeys(parts) if each in ("scale_by_adam", "scale_by_rms")]
+    scaled = "scale" in parts or "scale_by_schedule" in parts
+    if not _PARTS.keys() >= set(parts) or len(rules) > 1 or not scaled:
+        return {"kind": "optax", "settings": {}}
+    kind = {"scale_by_adam": "adam", "scale_by_rms": "rmsprop"}.get("".join(rules), "sgd")
+    if kind == "adam" and "add_decayed_weights" in parts[parts.index("scale_by_adam") :]:
+        kind = "adamw"
+    return {"kind": kind, "settings": settings}
 
 
 def _own(model: Any) -> Iterator[tuple[str, Any]]:
@@ -584,11 +632,14 @@ class _RuleHooks(_Hooks):
 
     def _intercepted(self, call: Any, inputs: Any, named: Any, context: Any) -> Any:
         output = call(*inputs, **named)
-        module = context.module
+        module, name = context.module, _path(context.module.path) or "model"
         if not self._open or context.method_name != "__call__" or module.is_initializing():
             return output
+        if not self._updated:
+            (told,) = described([(name, module)], "flax", lambda _: (), {}, _settings)
+            self._to.describe(name, told["kind"], told["settings"])
         given = {**dict(enumerate(inputs)), **named}
-        return self._watched_output(_path(module.path) or "model", output, given)
+        return self._watched_output(name, output, given)
 
     def _watched_rule(self, getter: Any) -> Any:
         def update(rule: Any) -> Any:

@@ -2,8 +2,9 @@
 
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def watch(
             train(model, optimizer, data)
 
     What is recorded, and the options, are those of `parity.torch.watch`. `gradient` is what
-    the optimiser was given, `clipped_gradient` what its `grad_clip` made of it.
+    the optimiser was given, `clipped_gradient` what its `grad_clip` made of it. Of several
+    optimisers the last one's step ends a step.
 
     Of a static graph a step is a run of the program by a `paddle.static.Executor`, and names
     are those of its variables.
@@ -56,8 +58,12 @@ def watch(
             f"model is {type(model).__name__}; allowed: a paddle.nn.Layer or a "
             "paddle.static.Program"
         )
-    if not isinstance(optimizer, paddle.optimizer.Optimizer):
-        raise UsageError(f"optimizer is {optimizer!r}; allowed: a paddle.optimizer.Optimizer")
+    optimizers = optimizer if isinstance(optimizer, Sequence) else [optimizer]
+    for each in optimizers:
+        if not isinstance(each, paddle.optimizer.Optimizer):
+            raise UsageError(f"optimizer is {each!r}; allowed: a paddle.optimizer.Optimizer")
+    if static and len(optimizers) > 1:
+        raise UsageError(f"{len(optimizers)} optimizers; allowed of a static graph: one")
     if not static and not paddle.in_dynamic_mode():
         raise UsageError(
             "Paddle is in static mode; allowed: dygraph, paddle.disable_static(), or a "
@@ -73,7 +79,12 @@ def watch(
         "device": paddle.get_device(),
         "buffers": buffers,
         "modules": modules,
-        "optimizer": {"kind": type(optimizer).__name__, "settings": plain(vars(optimizer))},
+        "optimizer": {
+            "kind": type(optimizers[-1]).__name__,
+            "settings": plain(
+                {**vars(optimizers[-1]), "learning_rate": optimizers[-1].get_lr()}
+            ),
+        },
     }
     kinds = {str(each.dtype).rpartition(".")[2] for each in parameters}
     versions = {"paddle": paddle.__version__}
@@ -81,10 +92,9 @@ def watch(
     ranks = paddle.distributed.get_rank(), paddle.distributed.get_world_size()
     options = {"ranks": ranks, **options}
     recording = Recording(folder, "paddle", kinds, versions, facts, **options)
-    with recording:
-        around = programs.Fetches if static else _Hooks
-        with around(recording, program if static else model, optimizer):
-            yield recording
+    around = programs.Fetches(recording, program, optimizers[0]) if static else None
+    with recording, around or _Hooks(recording, model, optimizers):
+        yield recording
 
 
 def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
@@ -151,11 +161,11 @@ def _named(model: Any, found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, 
 class _Hooks:
     """Hooks on a model and its optimiser, which hand what they see to a recording."""
 
-    def __init__(self, recording: Recording, model: Any, optimizer: Any):
+    def __init__(self, recording: Recording, model: Any, optimizers: Sequence[Any]):
         import paddle
 
         self._paddle, self._to, self._model = paddle, recording, model
-        self._optimizer, self._undo = optimizer, ExitStack()
+        self._optimizers, self._undo = optimizers, ExitStack()
         self._layers = dict(_named(model, model.named_sublayers(include_self=True)))
         self._parameters = dict(_named(model, model.named_parameters()))
         self._buffers = dict(_named(model, model.named_buffers()))
@@ -169,10 +179,12 @@ class _Hooks:
             self._undo.callback(handle.remove)
         self._undo.callback(self._model.register_forward_pre_hook(self._begin).remove)
         self._replace(self._paddle.Tensor, "backward", self._watched_backward)
-        self._replace(self._optimizer, "step", self._watched_step)
-        self._replace(self._optimizer, "minimize", self._watched_step)
-        clip = getattr(self._optimizer, "_grad_clip", None)
-        if clip is not None:
+        for each in self._optimizers:
+            wrap = partial(self._watched_step, last=each is self._optimizers[-1])
+            self._replace(each, "step", wrap)
+            self._replace(each, "minimize", wrap)
+        clips = {id(clip): clip for each in self._optimizers if (clip := each._grad_clip)}
+        for clip in clips.values():
             self._replace(clip, "_dygraph_clip", self._watched_clip)
         if self._to.perturbation:
             for each in (*self._parameters.values(), *self._buffers.values()):
@@ -286,7 +298,7 @@ class _Hooks:
 
         return watched
 
-    def _watched_step(self, step: Any) -> Any:
+    def _watched_step(self, step: Any, *, last: bool) -> Any:
         """Put the record of a step around `step` or `minimize`, whichever is outermost."""
 
         def watched(*arguments: Any, **named: Any) -> Any:
@@ -297,12 +309,13 @@ class _Hooks:
                 if self._to.wants("gradient"):
                     for name, each in self._parameters.items():
                         if each.grad is not None:
-                            self._to.add("gradient", name, self._array(each.grad))
+                            self._to.add("gradient", name, self._array(each.grad), replace=True)
                 result = step(*arguments, **named)
             finally:
                 self._stepping = False
-            self._states()
-            self._to.end_step()
+            if last:
+                self._states()
+                self._to.end_step()
             return result
 
         return watched
@@ -321,10 +334,11 @@ class _Hooks:
 
     def _states(self) -> None:
         if self._to.wants("optimizer"):
-            for slot, of_parameters in self._optimizer._accumulators.items():
-                for own, value in of_parameters.items():
-                    name = self._names.get(own, own)
-                    self._to.add("optimizer", f"{name}/{slot}", self._array(value))
+            for optimizer in self._optimizers:
+                for slot, of_parameters in optimizer._accumulators.items():
+                    for own, value in of_parameters.items():
+                        name = self._names.get(own, own)
+                        self._to.add("optimizer", f"{name}/{slot}", self._array(value))
         if self._to.wants("weight"):
             for name, each in {**self._parameters, **self._buffers}.items():
                 self._to.add("weight", name, self._array(each))

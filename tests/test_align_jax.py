@@ -67,6 +67,40 @@ def in_jax(folder, weights=None, steps=1, *, state=False):
             optimizer.update(model, gradients)
 
 
+def in_linen(folder, weights=None):
+    import jax
+    import optax
+    from flax import linen as nn
+    from flax.training.train_state import TrainState
+
+    class State(TrainState):
+        batch_stats: dict
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Conv(4, (3, 3), use_bias=False, param_dtype=np.float64, name="conv")(x)
+            x = nn.BatchNorm(False, param_dtype=np.float64, name="norm")(x).reshape(4, 48, 4)
+            attention = nn.MultiHeadDotProductAttention(2, param_dtype=np.float64, name="seen")
+            return nn.Dense(3, param_dtype=np.float64, name="head")(attention(x))
+
+    model, x = Model(), np.moveaxis(IMAGES, 1, 3)
+    variables = model.init(jax.random.key(1), x)
+    state = State.create(apply_fn=model.apply, tx=optax.adam(0.01, b1=0.8), **variables)
+    if weights is not None:
+        state = parity.jax.load(state, weights)
+
+    def loss(params, stats):
+        given = {"params": params, "batch_stats": stats}
+        out, new = state.apply_fn(given, x, mutable=["batch_stats"])
+        return (out**2).mean(), new
+
+    with parity.jax.watch(folder, model, state):
+        grad = jax.jit(jax.grad(loss, has_aux=True))
+        gradients, new = grad(state.params, state.batch_stats)
+        state = state.apply_gradients(grads=gradients, **new)
+
+
 @pytest.fixture
 def double():
     import jax
@@ -77,7 +111,8 @@ def double():
 
 
 @pytest.mark.usefixtures("double")
-def test_a_port_to_jax_takes_over_the_weights(tmp_path):
+@pytest.mark.parametrize("in_jax", [in_jax, in_linen])
+def test_a_port_to_jax_takes_over_the_weights(tmp_path, in_jax):
     original, own, port = (tmp_path / name for name in ("original", "own", "port"))
     file, weights = tmp_path / "map.yaml", tmp_path / "weights"
     in_torch(original)
@@ -103,7 +138,35 @@ def test_a_port_to_jax_takes_over_the_weights(tmp_path):
         "momentum": ("0.9", "0.99"),
         "attention is computed in": ("float64", "float32"),
         "divisor of the moving variance": ("n - 1", "n"),
+        **({"beta1": ("0.9", "0.8")} if in_jax is in_linen else {}),
     }
+
+
+def test_a_rule_of_optax_says_what_it_was_made_with(tmp_path):
+    import jax
+    import optax
+
+    def told(rule):
+        params = {"w": np.ones(2, np.float32)}
+        with parity.jax.watch(tmp_path, params, rule):
+            state = rule.init(params)
+            updates, _ = rule.update(jax.grad(lambda p: p["w"].sum())(params), state, params)
+            optax.apply_updates(params, updates)
+        facts = Trace(tmp_path).header["facts"]["optimizer"]
+        return facts["kind"], facts["settings"]
+
+    adam = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    decayed = optax.adamw(0.5, mask=lambda params: {"w": True})
+    clipped = optax.chain(optax.clip_by_global_norm(1.0), decayed)
+    assert told(clipped) == ("adamw", {**adam, "weight_decay": 1e-4, "learning_rate": 0.5})
+    l2 = optax.chain(optax.add_decayed_weights(0.1), optax.adam(optax.constant_schedule(1.0)))
+    assert told(l2) == ("adam", {**adam, "weight_decay": 0.1})
+    sgd = optax.sgd(0.5, momentum=0.8)
+    assert told(sgd) == ("sgd", {"momentum": 0.8, "nesterov": False, "learning_rate": 0.5})
+    rms = ("rmsprop", {"rho": 0.9, "epsilon": 1e-8, "learning_rate": 0.5})
+    assert told(optax.rmsprop(0.5)) == rms
+    for other in (optax.lion(0.5), optax.chain(optax.sgd(0.5), optax.scale(2.0))):
+        assert told(other) == ("optax", {})
 
 
 @pytest.mark.usefixtures("double")

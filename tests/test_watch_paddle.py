@@ -260,6 +260,35 @@ def test_a_static_graph_computes_what_it_did_unwatched(tmp_path):
     assert Trace(tmp_path / "a").numbers() == [0, 2, 4]
 
 
+TWO = """
+import numpy as np, parity.paddle, paddle
+model = paddle.nn.Sequential(paddle.nn.Embedding(5, 4), paddle.nn.Linear(4, 2))
+adam = paddle.optimizer.Adam(0.1, parameters=model[1].parameters())
+schedule = paddle.optimizer.lr.ExponentialDecay(0.5, 0.9)
+sgd = paddle.optimizer.Momentum(schedule, parameters=model[0].parameters())
+with parity.paddle.watch("a", model, [adam, sgd]):
+    for _ in range(2):
+        (model(paddle.to_tensor([1, 2])) ** 2).mean().backward()
+        adam.step()
+        sgd.step()
+        adam.clear_grad()
+        sgd.clear_grad()
+"""
+
+
+def test_the_last_of_several_optimisers_ends_a_step(tmp_path):
+    called("-c", TWO, cwd=tmp_path)
+    trace = Trace(tmp_path / "a")
+    assert trace.numbers() == [0, 1]
+    for number in trace.numbers():
+        tensors = trace.read(number)
+        gradients = {n for n in tensors if n.startswith("gradient/")}
+        assert gradients == {f"gradient/{n}" for n in ("0.weight", "1.weight", "1.bias")}
+        assert {"optimizer/0.weight/velocity", "optimizer/1.bias/moment1"} <= tensors.keys()
+    optimizer = trace.header["facts"]["optimizer"]
+    assert (optimizer["kind"], optimizer["settings"]["learning_rate"]) == ("Momentum", 0.5)
+
+
 def test_tensorflow_imported_first_is_refused(tmp_path):
     code = (
         "import sys, types\n"

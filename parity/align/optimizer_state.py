@@ -46,7 +46,7 @@ def _kind(name: str) -> str:
 
 def slots_of(framework: str, kind: str) -> dict[str, str]:
     """Return what an optimiser of a class keeps -> what the framework calls that slot."""
-    return _SLOTS.get((framework, _kind(kind)), {})
+    return _SLOTS.get((framework, "optax" if framework == "jax" else _kind(kind)), {})
 
 
 def recorded_state(

@@ -263,14 +263,16 @@ class _Doctor:
         given = [each.get("optimizer", {}) for each in self._facts]
         kinds = [_KINDS.get(str(each.get("kind")).lower(), each.get("kind")) for each in given]
         where = "optimizer"
-        if "jax" in self._sides:
-            return  # what an optimiser of optax was made with cannot be read
+        if "optax" in kinds:
+            return  # a rule of optax whose parts are not known
         if str(kinds[0]).lower() != str(kinds[1]).lower():
             yield where, Trap("kind", _texts(kinds), "one optimiser on both sides")
             return
         kind = str(kinds[0]).lower()
         settings = [_betas(each.get("settings", {})) for each in given]
         for what, own in _OF_OPTIMIZERS.items():
+            if what == "rate" and not all(set(own) & each.keys() for each in settings):
+                continue  # a schedule
             yield from self._setting(where, kind, what, own, settings)
         if kind in ("adam", "adamw"):
             yield from self._held(where, settings)
@@ -301,7 +303,7 @@ class _Doctor:
         square = settings[0].get("beta2", settings[0].get("beta_2"))
         if not isinstance(square, float):
             return
-        holds = ("keras",) if self._double else ("keras", "paddle")
+        holds = ("keras",) if self._double else ("keras", "paddle", "jax")
         a, b = (
             1 - (float(np.float32(square)) if side in holds else square) for side in self._sides
         )

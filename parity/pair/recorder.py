@@ -145,6 +145,10 @@ class Recorder:
         if self._first is None:
             self._first = self._last, frozenset(found)
 
+    def rewrite_header(self) -> None:
+        """Write the header again, whose `facts` have changed."""
+        self._writer.write_header()
+
     def close(self, *, finished: bool = True) -> None:
         """Close the index.
 

@@ -77,9 +77,8 @@ class Writer:
                 if old.name not in kept:
                     remove_file(old)
         make_folder(folder)
-        write_whole(
-            folder / "trace.json", json.dumps({"format": FORMAT, **header}, indent=2).encode()
-        )
+        self._header = header
+        self.write_header()
         self._path, self._last = folder / "steps.jsonl", "no step"
         try:
             (folder / RECORDING).touch()
@@ -87,6 +86,11 @@ class Writer:
             self._index = self._path.open("wb", buffering=0)
         except OSError as error:
             raise UsageError(f"{self._path}: cannot be written: {reason(error)}") from None
+
+    def write_header(self) -> None:
+        """Write trace.json, again if what the header holds has changed."""
+        text = json.dumps({"format": FORMAT, **self._header}, indent=2)
+        write_whole(self.folder / "trace.json", text.encode())
 
     def step(self, step: int, tensors: Mapping[str, np.ndarray], detail: Detail = FULL) -> None:
         """Write the tensors of one step, and only then its line in the index.

@@ -108,6 +108,7 @@ class Recording:
             detail=detail,
             same_tensors=False,
         )
+        self._told: list[dict[str, Any]] = facts["modules"]  # the header's own list
         self._step, self._began = 0, False
         self._found: dict[str, np.ndarray] = {}
         self._calls: Counter[str] = Counter()
@@ -126,6 +127,14 @@ class Recording:
         if module is None or patterns is None:
             return True
         return fits(module, *patterns)
+
+    def describe(self, name: str, kind: str, settings: Mapping[str, Any]) -> None:
+        """Say what a module is that was not known when the watch began."""
+        found = next((each for each in self._told if each["name"] == name), None)
+        if found is None:
+            self._told.append(found := {"name": name, "parameters": {}, "source": ""})
+        found.update(kind=kind, settings=settings)
+        self._recorder.rewrite_header()
 
     def call(self, name: str) -> str:
         """Return the name of a module's next call in this step: fc, fc#1, fc#2 ..."""

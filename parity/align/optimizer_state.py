@@ -31,6 +31,8 @@ _SLOTS = {
     ("keras", "adagrad"): {"sum": "accumulator"},
 }
 HOLDS_RATE = ("keras", "sgd")
+# (framework, optimiser) -> what it keeps that others do not, or in another form
+ALONE = {HOLDS_RATE: ("momentum",), ("paddle", "rmsprop"): ("mean_grad", "momentum")}
 STEPS = "steps"
 # What holds the number of steps, in forms of their own, and the rate.
 _COUNTERS = (

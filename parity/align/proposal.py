@@ -27,7 +27,7 @@ from parity.align.kinds import (
 )
 from parity.align.layout import Layout
 from parity.align.mapping import NameMapping, Parts, Row
-from parity.align.optimizer_state import HOLDS_RATE, slots_of
+from parity.align.optimizer_state import ALONE, HOLDS_RATE, slots_of
 from parity.base.errors import UsageError
 from parity.trace.reader import Trace
 from parity.trace.rungs import fits
@@ -113,8 +113,8 @@ class _Side:
         self.units = list(self._units())
         if not self.units:
             raise UsageError(
-                f"{trace.folder}: lacks what its modules returned in the first step; allowed: "
-                "a trace with the rung forward"
+                f"{trace.folder}: has no output of a module whose kind is known in its first "
+                "step; allowed: a trace of modules with the rung forward, or a map by hand"
             )
 
     @property
@@ -247,14 +247,26 @@ class _Side:
         return Layout.read(part.layout).apply([each for each in given if each is not None])
 
     @property
+    def rule(self) -> tuple[str, str]:
+        """Return the framework and the kind of the optimiser."""
+        return self.framework, str(self._facts.get("optimizer", {}).get("kind", "")).lower()
+
+    @property
     def slots(self) -> dict[str, str]:
         """Return meaning -> slot of the optimiser."""
-        kind = str(self._facts.get("optimizer", {}).get("kind", ""))
-        if (self.framework, kind.lower()) == HOLDS_RATE:
+        if self.rule == HOLDS_RATE:
             return {}
         there = {name.rpartition("/")[2] for name in self._of("optimizer")}
-        slots = slots_of(self.framework, kind)
-        return {each: slot for each, slot in slots.items() if slot in there}
+        return {each: slot for each, slot in slots_of(*self.rule).items() if slot in there}
+
+    def alone(self, other: "_Side") -> list[str]:
+        """Return patterns of the slots that another framework does not keep in this form."""
+        if self.framework == other.framework:
+            return []
+        slots = list(ALONE.get(self.rule, ()))
+        if other.rule == HOLDS_RATE:
+            slots += filter(None, [self.slots.get("momentum")])
+        return [f"optimizer/*/{slot}" for slot in slots]
 
     @property
     def left_out(self) -> list[str]:
@@ -379,8 +391,8 @@ def _left_out(rows: Sequence[Row], sides: tuple[_Side, _Side]) -> tuple[list[str
     for place, side in enumerate(sides):
         used = {n for row in rows for both in row.outputs.values() for n in both[place].names}
         alone = [name for name in (*side.outputs, *side.others) if name not in used]
-        found[place].extend([*side.left_out, *alone])
         other = sides[1 - place]
+        found[place].extend([*side.left_out, *side.alone(other), *alone])
         for row in rows:
             for both in row.outputs.values():
                 name, partner = (

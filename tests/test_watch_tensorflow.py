@@ -204,6 +204,7 @@ def session_training(folder, *, resource=True, tensors=None, monitored=False):
         pairs = zip(clipped, (each for _, each in pairs), strict=True)
         update = rule.apply_gradients(pairs, global_step=count)
         initial = tf1.global_variables_initializer()
+        sparse = tf.SparseTensor([[0, 0]], [1.0], [1, 1])
         watched = nullcontext()
         if folder is not None:
             tensors = tensors or {"forward/hidden": "hidden:0", "loss/loss": loss}
@@ -213,10 +214,13 @@ def session_training(folder, *, resource=True, tensors=None, monitored=False):
         with made as session, watched:
             if not monitored:
                 session.run(initial)
-            for _ in range(STEPS):
+            for number in range(STEPS):
                 ran = session.run({"all": [loss, update]}, {x: draw.random((5, 4))})
                 found.append(ran["all"][0])
                 found.append(session.run("loss:0", {"x:0": np.ones((2, 4))}))
+                found.append(session.run(sparse).values)
+                with tf.Graph().as_default(), tf1.Session() as other:
+                    found.append(other.run(tf.constant(number)))
             found += session.run([w, b])
         return found
 

@@ -80,7 +80,8 @@ class Graph:
 
     def trains(self, fetches: Iterable[Any]) -> bool:
         """Return whether what is fetched has a variable updated."""
-        open_, seen = [getattr(each, "op", each) for each in fetches], set[Any]()
+        named = [self.graph.as_graph_element(e) if isinstance(e, str) else e for e in fetches]
+        open_, seen = [getattr(each, "op", each) for each in named], set[Any]()
         while open_:
             op = open_.pop()
             if op in self.updates:
@@ -113,8 +114,7 @@ class Fetches:
             session: Any, fetches: Any, feed_dict: Any = None, *rest: Any, **named: Any
         ) -> Any:
             graph = self._graph
-            elements = [graph.graph.as_graph_element(each) for each in _leaves(fetches)]
-            if session.graph is not graph.graph or not graph.trains(elements):
+            if session.graph is not graph.graph or not graph.trains(_leaves(fetches)):
                 return run(session, fetches, feed_dict, *rest, **named)
             if not self._to.step:
                 self._variables("initial", graph.weights, session)

@@ -16,7 +16,6 @@ from conftest import COLLECTIVE, flags
 from test_docs import check_command, check_script
 from test_setup import LOCK
 
-from parity.base.errors import UsageError
 from parity.twins.processes.launcher_variables import membership
 from parity.twins.training.loss_table import read_losses
 
@@ -82,29 +81,7 @@ def test_what_the_operator_sets_makes_ranks_of_tensorflow():
         assert found.meeting == f"parity-tensorflow-worker-0.team.svc:{meeting}"
 
 
-@pytest.mark.parametrize(
-    "cluster",
-    [
-        {"chief": ["a:2222"], "worker": ["b:2222"]},
-        {"evaluator": ["a:2222"], "worker": ["b:2222"]},
-        {"ps": [], "worker": {"0": "b:2222"}},  # as enableDynamicWorker makes it
-    ],
-    ids=["chief", "evaluator", "dynamic"],
-)
-def test_other_jobs_than_workers_are_refused(cluster):
-    config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
-    with pytest.raises(UsageError, match="TF_CONFIG"):
-        membership("tensorflow", {"TF_CONFIG": json.dumps(config)})
-
-
-# Processes of TensorFlow take long to start, and the other tests see what they are given.
-ONE = pytest.mark.parametrize(
-    "name", ["paddle", pytest.param("tensorflow", marks=pytest.mark.thorough)], indirect=True
-)
-
-
 @pytest.mark.thorough
-@ONE
 @pytest.mark.hosts
 def test_two_pods_train_as_one_job(name, text, cache, tmp_path):
     """The manifest's own command, with the operator's variables, in two network namespaces."""
@@ -151,12 +128,15 @@ def slurm_variables(nodes: list[str], per_node: int, task: int) -> dict[str, str
 def test_tasks_of_slurm_become_ranks(name, tmp_path):
     script = tmp_path / SCRIPTS[name]
     script.parent.mkdir()
-    script.write_text("import json, os; print(json.dumps(dict(os.environ)))\n")
+    script.write_text(
+        "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
+    )
     for task in range(4):
         given = slurm_variables(["node-1", "node-2"], 2, task)
-        done = start(["bash", str(RANK), SCRIPTS[name]], given, tmp_path)
-        found = membership(name, json.loads(done.communicate()[0]))
-        assert (found.number, done.returncode) == (task, 0)
+        done = start(["bash", str(RANK), SCRIPTS[name], "--out=a b"], given, tmp_path)
+        words, environment = json.loads(done.communicate()[0])
+        found = membership(name, environment)
+        assert (found.number, words, done.returncode) == (task, ["--out=a b"], 0)
         ports = [19000, 19001]
         assert list(found.members.endpoints) == [f"node-{i}:{p}" for i in (1, 2) for p in ports]
         assert found.meeting == "node-1:19100"
@@ -175,22 +155,6 @@ def test_tasks_of_slurm_that_are_no_ranks_are_refused(script, changes, message):
     printed = done.communicate()[0]
     assert (done.returncode, printed.count("\n")) == (2, 1), printed
     assert message in printed
-
-
-@ONE
-def test_two_tasks_of_slurm_train(name, text, cache, tmp_path):
-    words = flags(strategy=COLLECTIVE[name], data=text, cache=cache, steps=STEPS)
-    words += ["--out", str(tmp_path / "run"), "--resume"]
-    tasks = [
-        start(
-            ["bash", str(RANK), SCRIPTS[name], *words],
-            slurm_variables(["localhost"], 2, task) | {"SLURM_JOB_ID": str(os.getpid())},
-        )
-        for task in range(2)
-    ]
-    printed = [each.communicate(timeout=240)[0] for each in tasks]
-    assert [each.returncode for each in tasks] == [0, 0], printed
-    assert len(read_losses(tmp_path / "run" / "losses.csv")) == STEPS
 
 
 def test_scripts_pass_shellcheck():

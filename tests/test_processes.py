@@ -11,8 +11,9 @@ import pytest
 from conftest import run_python, wait_for
 from started_ranks import StartedRanks
 
-from parity.base.errors import UsageError
+from parity.base.errors import RankLost, UsageError
 from parity.twins.cli.options import TrainOptions
+from parity.twins.launch import processes
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.processes.launcher_variables import (
     MEETING,
@@ -23,11 +24,12 @@ from parity.twins.processes.launcher_variables import (
     variables,
 )
 from parity.twins.processes.private_network import private_network
+from parity.twins.spec.frameworks import strategies_named
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings, Traits
+from parity.twins.sweep.random_strategies import comparable_choices
 from parity.twins.training.process_group import process_group
 
 ROOT = Path(__file__).resolve().parent.parent
-ENDPOINTS = ["10.0.0.1:6170", "10.0.0.2:6170"]
 
 
 def run(mode: str) -> tuple[int, str, str]:
@@ -35,10 +37,10 @@ def run(mode: str) -> tuple[int, str, str]:
     return StartedRanks(mode).wait()
 
 
-def tf_config(worker: str, kind: str) -> str:
-    """Return the variable of TensorFlow's launchers for a single worker."""
-    task = {"type": kind, "index": 0}
-    return json.dumps({"cluster": {"worker": [worker]}, "task": task})
+def tf_config(workers, kind: str = "worker", index: object = 0, **others) -> dict[str, str]:
+    """Return the variable of TensorFlow's launchers, for a task of this kind."""
+    task = {"type": kind, "index": index}
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers} | others, "task": task})}
 
 
 EXCHANGED = {
@@ -150,32 +152,31 @@ def test_no_rank_outlives_its_supervisor():
     started.wait()
 
 
-@pytest.mark.parametrize("framework", ["paddle", "tensorflow"])
-def test_a_launchers_variables_make_a_rank(framework):
-    given = variables(framework, 1, Members(tuple(ENDPOINTS)), "10.0.0.1:99")
-    found = membership(framework, given)
-    assert (found.number, found.meeting) == (1, "10.0.0.1:99")
-    assert found.members == Members(tuple(ENDPOINTS))
-    del given[MEETING]
-    assert membership(framework, given).meeting == "10.0.0.1:6270"
-    assert membership(framework, {}) is None
-    assert meeting_point(["host:65500"]) == "host:65400"
+RANKS = Members(("a:1", "b:2"))
+SERVED = Members(("a:1", "b:2"), {"ps": ("a:3", "c:4")})
+DRIVEN = Members(("a:1",), {"worker": ("a:3", "b:4"), "ps": ("c:5",)})
 
 
 @pytest.mark.parametrize(
     ("framework", "members"),
     [
-        ("paddle", Members(("a:1", "b:2"), {"ps": ("a:3", "c:4")})),
-        ("tensorflow", Members(("a:1", "b:2"), {"ps": ("a:3", "c:4")})),
+        ("paddle", RANKS),
+        ("tensorflow", RANKS),
+        ("paddle", SERVED),
+        ("tensorflow", SERVED),
         ("tensorflow", Members(("a:1",), {"ps": ("a:3",)})),
-        ("tensorflow", Members(("a:1",), {"worker": ("a:3", "b:4"), "ps": ("c:5",)})),
+        ("tensorflow", DRIVEN),
     ],
 )
-def test_a_launchers_variables_make_a_process_that_serves(framework, members):
+def test_a_launchers_variables_make_a_process(framework, members):
     for number in range(len(members.jobs)):
         given = variables(framework, number, members, "a:9")
         found = membership(framework, given, tuple(members.served))
         assert found == Membership(number, members, "a:9")
+    del given[MEETING]
+    assert membership(framework, given, tuple(members.served)).meeting == "a:101"
+    assert membership(framework, {}) is None
+    assert meeting_point(["host:65500"]) == "host:65400"
 
 
 def test_the_first_worker_is_rank_0_without_a_chief():
@@ -189,19 +190,23 @@ def test_the_first_worker_is_rank_0_without_a_chief():
         membership("tensorflow", given)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"PADDLE_PORT": "9"}, "POD_IP and PADDLE_PORT are 'c:9'; allowed: one of"),
-        ({"TRAINING_ROLE": "x"}, "TRAINING_ROLE is 'x' and PADDLE_TRAINER_ID ''; allowed:"),
-        ({"PADDLE_TRAINER_ENDPOINTS": ""}, "PADDLE_TRAINER_ENDPOINTS is ['']; allowed:"),
-    ],
+BEYOND_ALL_NUMBERS = (
+    '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1e999}}'
 )
-def test_variables_of_a_paddle_server_that_cannot_be_used_are_refused(changes, message):
-    members = Members(("a:1", "b:2"), {"ps": ("a:3", "c:4")})
-    given = variables("paddle", 3, members, "a:9") | changes
-    with pytest.raises(UsageError, match=re.escape(message)):
-        membership("paddle", given, ("ps",))
+# rank -> its place on its host, how many are there, its host's number, how many have that place
+PLACES = [("0", "2", "0", "2"), ("1", "2", "0", "1"), ("0", "1", "1", "2")]
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_horovods_variables_tell_the_place_on_each_host(rank):
+    found = variables("horovod", rank, Members(("first:1", "first:2", "second:1")), "first:3")
+    kinds = "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"
+    assert tuple(found[f"HOROVOD_{kind}"] for kind in kinds) == PLACES[rank]
+    assert found["HOROVOD_HOSTNAME"] == ("second" if rank == 2 else "first")
+    member = membership("horovod", found)
+    assert (member.number, len(member.members.endpoints)) == (rank, 3)
+    assert member.meeting == "first:3"
+    assert membership("horovod", {"TF_CONFIG": "{}", "HOROVOD_SIZE": "2"}) is None
 
 
 @pytest.mark.parametrize(
@@ -212,23 +217,72 @@ def test_variables_of_a_paddle_server_that_cannot_be_used_are_refused(changes, m
         ("paddle", {"PADDLE_TRAINER_ENDPOINTS": "a:1,b"}, "allowed: host:port for each"),
         ("paddle", {MEETING: "first"}, "PARITY_MEETING is 'first'; allowed: host:port"),
         ("paddle", {MEETING: "..:80"}, "PARITY_MEETING is '..:80'; allowed: host:port"),
-        *(
-            (
-                "tensorflow",
-                {"TF_CONFIG": tf_config("a:1", "worker").replace("0", index)},
-                "a task",
-            )
-            for index in ("1e999", "0.7", "false")
-        ),
         ("tensorflow", {"TF_CONFIG": "[" * 100_000}, "allowed: JSON with cluster"),
-        ("tensorflow", {"TF_CONFIG": tf_config("a:0", "worker")}, "host:port for each"),
-        ("tensorflow", {"TF_CONFIG": tf_config("a:1", "ps")}, "a task that is one of them"),
+        ("tensorflow", {"TF_CONFIG": BEYOND_ALL_NUMBERS}, "a task"),
+        ("tensorflow", tf_config(["a:1"], index=0.7), "a task"),
+        ("tensorflow", tf_config(["a:1"], index=False), "a task"),
+        ("tensorflow", tf_config(["a:0"]), "host:port for each"),
+        ("tensorflow", tf_config(["a:1"], "ps"), "a task that is one of them"),
+        ("tensorflow", tf_config(["a:1"], chief=["b:1"]), "a task that is one of them"),
+        # as enableDynamicWorker of Kubeflow's operator makes it
+        ("tensorflow", tf_config({"0": "b:2222"}, ps=[]), "host:port for each"),
+        ("horovod", {"HOROVOD_SIZE": "0"}, "HOROVOD_SIZE is '0'; allowed: the number of proc"),
+        ("horovod", {"HOROVOD_SIZE": "many"}, "HOROVOD_SIZE is 'many'"),
+        ("horovod", {"HOROVOD_SIZE": "9" * 20}, "HOROVOD_SIZE is '999"),
+        ("horovod", {"HOROVOD_RANK": "9" * 5000}, "HOROVOD_RANK is '999"),
+        ("horovod", {"HOROVOD_RANK": "2"}, "HOROVOD_RANK is '2'; allowed: 0 to 1, since HO"),
+        ("horovod", {"HOROVOD_RANK": "-1"}, "HOROVOD_RANK is '-1'"),
+        ("horovod", {MEETING: "here"}, f"{MEETING} is 'here'; allowed: host:port"),
+        ("horovod", {MEETING: ""}, "HOROVOD_RANK is set, but HOROVOD_GLOO_RENDEZVOUS_ADDR is"),
     ],
 )
 def test_variables_that_cannot_be_used_are_refused(framework, changes, message):
-    given = variables(framework, 0, Members(tuple(ENDPOINTS)), "10.0.0.1:99") | changes
+    given = variables(framework, 0, RANKS, "10.0.0.1:99") | changes
     with pytest.raises(UsageError, match=re.escape(message)):
         membership(framework, given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"PADDLE_PORT": "9"}, "POD_IP and PADDLE_PORT are 'c:9'; allowed: one of"),
+        ({"TRAINING_ROLE": "x"}, "TRAINING_ROLE is 'x' and PADDLE_TRAINER_ID ''; allowed:"),
+        ({"PADDLE_TRAINER_ENDPOINTS": ""}, "PADDLE_TRAINER_ENDPOINTS is ['']; allowed:"),
+    ],
+)
+def test_variables_of_a_paddle_server_that_cannot_be_used_are_refused(changes, message):
+    given = variables("paddle", 3, SERVED, "a:9") | changes
+    with pytest.raises(UsageError, match=re.escape(message)):
+        membership("paddle", given, ("ps",))
+
+
+def test_horovods_ranks_need_their_rendezvous_server_unless_there_is_one_alone():
+    server = {"RENDEZVOUS_ADDR": "127.0.0.1", "RENDEZVOUS_PORT": "9"}
+    given = {f"HOROVOD_GLOO_{name}": each for name, each in server.items()}
+    given |= {"HOROVOD_SIZE": "2"}
+    for rank in "01":
+        with pytest.raises(RankLost, match=r"rendezvous server at 127\.0\.0\.1:9 is not to"):
+            membership("horovod", given | {"HOROVOD_RANK": rank})
+    alone = membership("horovod", given | {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"})
+    assert len(alone.members.endpoints) == 1
+
+
+def test_horovods_environment_is_taken_or_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "ROOT", tmp_path)
+    monkeypatch.setenv("PARITY_TENSORFLOW_PYTHON", "another")
+    assert processes.interpreter("tensorflow", "towers") == "another"
+    with pytest.raises(UsageError, match="run `make horovod` in the checkout"):
+        processes.interpreter("tensorflow", "horovod")
+    program = tmp_path / ".venv-horovod" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    assert processes.interpreter("tensorflow", "horovod") == str(program)
+    # and no other strategy needs one, nor a sweep, which has one environment
+    assert "horovod" not in [entry.name for entry in strategies_named(["all"])["tensorflow"]]
+    (found,) = strategies_named(["horovod"])["tensorflow"]
+    assert found.processes(StrategySettings(processes=3), 6) == 3
+    with pytest.raises(UsageError, match=r"which runs in \.venv-horovod; allowed in a sweep"):
+        comparable_choices({"paddle": ["data-parallel"], "tensorflow": ["horovod"]})
 
 
 @pytest.mark.parametrize(
@@ -252,7 +306,7 @@ def test_replicas_are_shared_evenly(monkeypatch):
         process_group("paddle", entry, TrainOptions(replicas=4, settings=settings)),
     ):
         pass
-    for name, value in variables("paddle", 0, Members(tuple(ENDPOINTS)), "10.0.0.1:99").items():
+    for name, value in variables("paddle", 0, RANKS, "10.0.0.1:99").items():
         monkeypatch.setenv(name, value)
     with (
         pytest.raises(UsageError, match="--processes is 3, but the launcher has started 2"),

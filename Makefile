@@ -281,7 +281,8 @@ $(HOROVOD)/ready: requirements-horovod.lock | $(READY)
 horovod-test: horovod
 	@PARITY_REQUIRE_HOROVOD=1 $(VENV_PYTHON) -m pytest -m horovod \
 	    tests/test_strategies.py tests/test_strategies_horovod.py tests/test_two_hosts.py \
-	    tests/test_signal_schedules.py tests/test_processes_strangers.py $(PYTEST_FLAGS)
+	    tests/test_signal_schedules.py tests/test_processes_lost.py \
+	    tests/test_processes_strangers.py $(PYTEST_FLAGS)
 
 gpu: $(GPU)/ready
 

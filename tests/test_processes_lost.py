@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import COLLECTIVE, ended, flags, wait_for
+from conftest import COLLECTIVE, LOGGED, chosen, ended, flags, wait_for
 
 from parity.twins.launch.edited_source import Edit
 from parity.twins.training.checkpoint import newest_checkpoint
@@ -17,16 +17,26 @@ from parity.twins.training.loss_table import read_losses
 STEPS, EPOCH, EVERY = 60, 20, 6
 
 
+def sides(*names: str):
+    """Run a test with some strategies: those that sum gradients, and Horovod's."""
+    entries = chosen(lambda entry: entry.name in names)
+    return pytest.mark.parametrize(("framework", "entry"), entries)
+
+
+ALL = sides(*COLLECTIVE.values(), "horovod")
+ONE = sides(COLLECTIVE["paddle"])  # of what all do by the same code
+
+
 @pytest.fixture
-def train(name, frameworks, text, cache, tmp_path):
+def train(framework, entry, trainings, text, cache, tmp_path):
     """Return a function that starts a training in two processes and returns its Job."""
 
     def start(out: str = "run", **given):
-        values = {"strategy": COLLECTIVE[name], "processes": 2, "steps": STEPS, "data": text}
+        values = {"strategy": entry.name, "processes": 2, "steps": STEPS, "data": text}
         values |= {"cache": cache, "out": tmp_path / out, "optimizer": "adam"}
         values |= {"checkpoint_every": EVERY, "batching": "stream"}
         values |= {"time": 1}
-        return frameworks[name].train(*flags(**values | given))
+        return trainings.server(framework, entry.name).train(*flags(**values | given))
 
     return start
 
@@ -45,12 +55,14 @@ def kill(process: int, folder: Path, rank: int, number: int) -> int:
     return killed
 
 
+@ALL
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_ends_the_training_and_what_is_saved_is_whole(rank, train, tmp_path):
     """From which it goes on as from any checkpoint."""
     job = train()
     before = ranks(job.pid) if kill(job.pid, tmp_path / "run", rank, signal.SIGKILL) else []
     errors = ended(job, 4)
+    assert not LOGGED.search(errors), errors
     (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
     expected = r"rank 0 was killed by SIGKILL" if rank == 0 else r"rank 1 \(.*\) is gone: .*"
     assert re.fullmatch(f"error: {expected}", line)
@@ -63,7 +75,7 @@ def test_a_killed_rank_ends_the_training_and_what_is_saved_is_whole(rank, train,
     assert len(read_losses(tmp_path / "run" / "losses.csv")) >= saved.step
 
 
-@pytest.mark.parametrize("name", ["paddle"], indirect=True)
+@sides(COLLECTIVE["paddle"], "horovod")
 def test_a_training_starts_again_by_itself(train, tmp_path):
     job = train(max_restarts=2)
     kill(job.pid, tmp_path / "run", 1, signal.SIGKILL)
@@ -73,7 +85,7 @@ def test_a_training_starts_again_by_itself(train, tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["paddle"], indirect=True)
+@ONE
 def test_a_run_that_has_saved_nothing_starts_again_from_its_beginning(train, tmp_path):
     job, marker = train(max_restarts=1), tmp_path / "run" / "run.json"
     wait_for(marker.exists, seconds=120)
@@ -86,7 +98,7 @@ def test_a_run_that_has_saved_nothing_starts_again_from_its_beginning(train, tmp
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["paddle"], indirect=True)
+@ONE
 def test_a_restart_does_not_take_an_old_run_for_its_own(train, tmp_path):
     """If a rank is lost before the run that is to be overwritten is gone."""
     assert train(seed=2, steps=10).wait()[0] == 0
@@ -100,6 +112,7 @@ def test_a_restart_does_not_take_an_old_run_for_its_own(train, tmp_path):
     assert tables[0] == tables[1]
 
 
+@ALL
 @pytest.mark.parametrize("to", ["all", "one"])
 def test_a_signal_stops_all_after_the_same_step(to, train, tmp_path):
     """Whether a single rank gets it, or all do, and again from their supervisor."""
@@ -119,7 +132,8 @@ def test_a_signal_stops_all_after_the_same_step(to, train, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_rank_may_stand_still_for_a_while(name, train, tmp_path):
+@sides(*COLLECTIVE.values())
+def test_a_rank_may_stand_still_for_a_while(train, tmp_path):
     """Longer than TensorFlow's own watch would allow, and shorter than the group does."""
     job = train(epochs=10_000, steps=None)
     stopped = kill(job.pid, tmp_path / "run", 1, signal.SIGSTOP)
@@ -129,7 +143,7 @@ def test_a_rank_may_stand_still_for_a_while(name, train, tmp_path):
     ended(job, 143)
 
 
-@pytest.mark.parametrize("name", ["paddle"], indirect=True)  # for TensorFlow see the test below
+@ONE  # for TensorFlow see the test below
 def test_what_is_asked_to_stop_while_it_starts_is_not_started_again(train):
     job = train(max_restarts=2)
     wait_for(lambda: len(ranks(job.pid)) == 2)

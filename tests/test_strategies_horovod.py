@@ -4,21 +4,18 @@ It runs in an environment of its own; `make horovod-test` makes it and runs thes
 """
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import LOGGED, STEPS, ended, flags
-from test_processes_lost import kill
+from conftest import STEPS, flags
 
 from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.processes import ROOT, interpreter
-from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.loss_table import read_losses
 
 pytestmark = [pytest.mark.horovod, pytest.mark.thorough]
@@ -27,17 +24,6 @@ FILE = "tf_impl/strategies/horovod.py"
 SHARED = "tf_impl/strategies/multi_process_base.py"
 STREAM = {"optimizer": "adam", "batching": "stream"}
 TWO = STREAM | {"strategy": "horovod", "processes": 2, "replicas": 2}
-
-
-@pytest.fixture
-def train(trainings, text, cache, tmp_path):
-    """Return a function that starts a training in two processes and returns its Job."""
-
-    def start(out="run", **given):
-        values = TWO | {"data": text, "cache": cache, "out": tmp_path / out, "dtype": "float64"}
-        return trainings.server("tensorflow", "horovod").train(*flags(**values | given))
-
-    return start
 
 
 def test_a_record_names_its_version(trainings):
@@ -79,45 +65,6 @@ def test_towers_go_on_from_its_checkpoint(trainings):
     (one,) = trainings.run(["tensorflow"], "out", **STREAM | given)
     rest, others = (np.array(read_losses(each / "losses.csv")[-9:]) for each in (whole, one))
     np.testing.assert_allclose(others, rest, rtol=1e-11)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_training_and_it_goes_on(rank, train, tmp_path):
-    job = train(steps=60, checkpoint_every=5)
-    kill(job.pid, tmp_path / "run", rank, 9)
-    errors = ended(job, 4)
-    lines = [each for each in errors.splitlines() if each.startswith("error: ")]
-    assert len(lines) == 1, errors
-    assert not LOGGED.search(errors), errors
-    expected = r"rank 0 was killed by SIGKILL" if rank == 0 else r"rank 1 \(.*\) is gone: .*"
-    assert re.fullmatch(f"error: {expected}", lines[0])
-    notes: list[str] = []
-    saved = newest_checkpoint(tmp_path / "run" / "checkpoints", notes)
-    assert saved is not None
-    assert not notes, "a checkpoint is not whole"
-    errors = ended(train(steps=60, checkpoint_every=5, resume=""))
-    assert f"resumed at step {saved.step}" in errors
-    assert train("whole", steps=60, checkpoint_every=5).wait()[0] == 0
-    tables = [(tmp_path / name / "losses.csv").read_bytes() for name in ("run", "whole")]
-    assert tables[0] == tables[1]
-
-
-def test_a_training_starts_again_by_itself(train, tmp_path):
-    job = train(steps=60, checkpoint_every=5, max_restarts=2)
-    kill(job.pid, tmp_path / "run", 1, 9)
-    errors = ended(job)
-    assert "starting again from the newest checkpoint, 1 of 2 times" in errors
-    assert len(read_losses(tmp_path / "run" / "losses.csv")) == 60
-
-
-def test_a_signal_to_a_single_rank_stops_all_after_the_same_step(train, tmp_path):
-    job = train(steps=60, checkpoint_every=5)
-    kill(job.pid, tmp_path / "run", 1, 15)
-    errors = ended(job, 143)
-    step = int(re.search(r"error: stopped at step (\d+); a checkpoint is written", errors)[1])
-    saved = newest_checkpoint(tmp_path / "run" / "checkpoints", [])
-    assert saved is not None
-    assert saved.step == step
 
 
 def test_horovodrun_starts_it(tmp_path):

@@ -338,6 +338,15 @@ def test_loss_and_speed_are_whole_on_80_columns():
     assert "loss 2.0000, perplexity 7.39, 12,345 tokens/s |" in seen
 
 
+def test_a_long_line_is_wrapped_on_a_terminal_alone(capsys):
+    line = " ".join(["step-30: loss"] * 12)
+    seen = on_a_terminal(f"from parity.base.progress import say; say({line!r})").splitlines()
+    assert max(map(len, seen)) <= 80
+    assert " ".join(each.strip() for each in seen) == line
+    say(line)
+    assert capsys.readouterr().err == f"{line}\n"
+
+
 # text from outside is shown, and no terminal obeys it
 
 

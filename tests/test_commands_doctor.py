@@ -117,3 +117,11 @@ def test_the_status_tells_whether_there_is_a_problem(capsys):
     finally:
         laboratory._OTHERS["jieba"] = required
     assert "problem: jieba is " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", "/bin/true"])
+def test_an_interpreter_that_lacks_the_framework_is_a_problem(monkeypatch, python):
+    monkeypatch.setenv("PARITY_PADDLE_PYTHON", python)
+    monkeypatch.setenv("PARITY_TENSORFLOW_PYTHON", f"{Path(sys.executable).parent}/python3")
+    (told,) = laboratory.problems()
+    assert told.startswith(f"PARITY_PADDLE_PYTHON is {python!r}, which is no Python that finds")

@@ -438,10 +438,11 @@ def test_a_signal_two_seconds_after_the_first_stops_at_once(tmp_path):
 # traces
 
 
-def test_a_traced_run_leaves_a_trace_and_nothing_else(tmp_path):
+def test_a_traced_run_leaves_a_trace_and_says_where_and_nothing_else(tmp_path, capsys):
     traced, summary = train(tmp_path / "run", trace=tmp_path / "trace")
     assert not (tmp_path / "run").exists()
     assert summary.valid_perplexity == []
+    assert capsys.readouterr().err.splitlines()[-1] == f"trace: {tmp_path / 'trace'}"
     plain, _ = train(tmp_path / "plain")
     np.testing.assert_array_equal(traced.losses, plain.losses)
 

@@ -1,6 +1,8 @@
 """What a user sees during long work: a bar on a terminal, elsewhere a line now and then."""
 
+import shutil
 import sys
+import textwrap
 import threading
 import time
 from typing import Any, TypeVar
@@ -28,9 +30,16 @@ def be_quiet() -> None:
 
 
 def say(message: str) -> None:
-    """Print a line on stderr, control characters escaped, without breaking a progress bar."""
+    """Print a line on stderr, control characters escaped, without breaking a progress bar.
+
+    On a terminal it is wrapped at words; a log keeps it in one line.
+    """
     if not _quiet:
-        tqdm.write(escaped(message), file=sys.stderr)
+        text = escaped(message)
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns
+            text = textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False)
+        tqdm.write(text, file=sys.stderr)
         sys.stderr.flush()
 
 

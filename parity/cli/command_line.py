@@ -62,8 +62,9 @@ def main(command: click.Command, arguments: Sequence[str] | None = None) -> int:
 
 def _run(command: click.Command, words: list[str]) -> int:
     try:
+        names = ["-h", "--help"]
         # without standalone mode, click returns what the command returned: its exit status
-        return command.main(args=words, standalone_mode=False) or 0
+        return command.main(args=words, standalone_mode=False, help_option_names=names) or 0
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # click ends with 1, a mismatch's
             traceback.print_exception(ended.__context__)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.base.progress import ProgressBar
 from parity.compare.by_statistics import HOW
 from parity.compare.declared_bounds import Bound, Bounds, declared_tolerances
 from parity.compare.explanation import explain
@@ -81,13 +82,8 @@ def compare_pair(
     bounds = Bounds(dtype, declared, measured)
     comparison = _PairComparison((a, b), traces, History(dtype, (a, b)), bounds, after_mismatch)
     numbers, cut = common_steps({a: first, b: second})
-    tensors = (
-        {a: of_a, b: of_b}
-        for (_, of_a), (_, of_b) in zip(  # noqa: B905  one may go on where the other was cut
-            first.everything(), second.everything()
-        )
-    )
-    comparison.compare(tensors, numbers=numbers)
+    with ProgressBar("comparing", len(numbers), "step") as progress:
+        comparison.compare(_steps_of(a, first, b, second, progress), numbers=numbers)
     if comparison.mismatches and comparison.loss is not None:
         add_losses_after(comparison.history, {a: first, b: second}, numbers, comparison.loss)
     return PairVerdict(
@@ -190,6 +186,17 @@ class _PairComparison(StepComparison):
             for side, each in zip(self._sides, (a, b), strict=True)
         }
         return {side: loss for side, loss in losses.items() if loss is not None}
+
+
+def _steps_of(
+    a: str, first: Trace, b: str, second: Trace, progress: ProgressBar
+) -> Iterator[dict[str, Tensors]]:
+    """Yield side -> tensors for each step, and count the steps that are done."""
+    for (_, of_a), (_, of_b) in zip(  # noqa: B905  one may go on where the other was cut
+        first.everything(), second.everything()
+    ):
+        yield {a: of_a, b: of_b}
+        progress.update()
 
 
 def _labels(traces: Sequence[Trace]) -> list[str]:

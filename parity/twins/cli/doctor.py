@@ -1,6 +1,8 @@
 """What `python -m parity doctor` checks for the two networks' trainings."""
 
 import ctypes
+import os
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,12 +42,31 @@ def notes() -> list[str]:
 def problems() -> list[str]:
     """Return one line for each problem, with its fix."""
     found = _paddle_problems() + package_problems(_OTHERS, "make setup")
+    for name in ("paddle", "tensorflow"):
+        python = os.environ.get(f"PARITY_{name.upper()}_PYTHON")
+        if python is not None and not can_import(python, name):
+            found.append(
+                f"PARITY_{name.upper()}_PYTHON is {python!r}, which is no Python that finds "
+                f"{name}. Fix: name one that does, or unset it"
+            )
     if installed_version("paddlepaddle-gpu") and (missing := _missing_cuda()):
         found.append(
             f"Paddle does not find {', '.join(missing)}, of CUDA 11.8 and cuDNN 8. Fix: make "
             "gpu, then .venv-gpu/bin/python"
         )
     return found
+
+
+def can_import(python: str, module: str) -> bool:
+    """Return whether a program is a Python that finds a module."""
+    find = f"import importlib.util as u; print(u.find_spec({module!r}) is not None)"
+    try:
+        said = subprocess.check_output(
+            [python, "-c", find], stderr=subprocess.DEVNULL, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return said.strip() == b"True"
 
 
 def _missing_cuda() -> list[str]:

@@ -1,11 +1,11 @@
 """Checks what a command that trains needs beside the wheel: checkout, frameworks, peers."""
 
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 
 from parity.base.errors import UsageError
+from parity.twins.cli.doctor import can_import
 from parity.twins.launch.processes import PEERS, interpreter
 from parity.twins.spec.frameworks import FRAMEWORKS
 
@@ -78,7 +78,6 @@ def not_installed(names: Iterable[str]) -> Mapping[str, str]:
     found = {}
     for name in sorted(set(names) & set(PEERS)):
         module = PEERS[name][1]
-        find = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
-        if subprocess.run([interpreter(name), "-c", find], check=False).returncode:
+        if not can_import(interpreter(name), module):
             found[name] = f"{module} is not installed for {interpreter(name)}"
     return found

@@ -116,6 +116,8 @@ class Run:
                     self._validation.test(self.step)
                 if self.group.rank == 0:
                     self._finish()
+        if self._traces and self.group.rank == 0:  # only now is it closed
+            say(f"trace: {self.options.trace}")
         return self.summary
 
     def _finish(self) -> None:

@@ -2,9 +2,8 @@
 
 import inspect
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from parity.align.precision import in_tf32
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.pair.perturbation import Draw, mapped
+from parity.watch.hooks import Hooks
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
@@ -380,17 +380,17 @@ class Tap:
         return list(same(tensors, jax.lax.stop_gradient(others)))
 
 
-class _Hooks(Tap):
+class _Hooks(Hooks, Tap):
     """Functions around the modules' `__call__` and the update, which hand on what they see."""
 
     _ends = "optimizer.update(model, grads) of the two that are watched"
 
     def __init__(self, recording: Recording, model: Any, optimizer: Any):
-        super().__init__()
-        self._to, self._model, self._optimizer = recording, model, optimizer
-        self._undo, self._open = ExitStack(), False
+        Hooks.__init__(self, recording)
+        Tap.__init__(self)
+        self._model, self._optimizer = model, optimizer
         self._modules: dict[str, Any] = {}
-        self._seen, self._updated = set[str](), False
+        self._open = self._updated = False
 
     def __enter__(self) -> "_Hooks":
         import jax
@@ -448,19 +448,8 @@ class _Hooks(Tap):
                 f"no update of the optimizer was seen; allowed: steps that call {self._ends}"
             )
 
-    def _replace(self, owner: Any, name: str, wrap: Any) -> None:
-        """Put a function around another until the watch ends."""
-        own = vars(owner).get(name)
-        setattr(owner, name, wrap(getattr(owner, name)))
-        if own is None:
-            self._undo.callback(delattr, owner, name)
-        else:
-            self._undo.callback(setattr, owner, name, own)
-
-    def _moved(self, tensor: Any) -> Any:
-        """Return a tensor whose numbers are moved, if `parity bounds` asks for it."""
-        draw = self._to.perturbation and self._to.perturbation.of(tensor.dtype)
-        return self.move(tensor, draw) if draw else tensor
+    def _move(self, tensor: Any, draw: Draw) -> Any:
+        return self.move(tensor, draw)
 
     def _watched_call(self, owner: type) -> Any:
         import jax
@@ -572,31 +561,17 @@ class _Hooks(Tap):
         self.show(seen, [value for _, _, value in found])
 
     def _check_seen(self) -> None:
-        """Say, when the first step is computed or traced, which modules were never seen.
-
-        Raises:
-          UsageError: if there are none that were seen.
-        """
-        if self._updated or not self._to.wants("forward"):
-            self._updated = True
-            return
-        self._updated = True
-        if self._modules and not self._seen:
-            raise UsageError(
+        """Say, when the first step is computed or traced, which modules were never called."""
+        first, self._updated = not self._updated, True
+        if first and self._modules and self._to.wants("forward"):
+            self._check_called(
+                [
+                    name
+                    for name in self._modules
+                    if not any(other.startswith(f"{name}.") for other in self._modules)
+                ],
                 "no module of the model was called; allowed: the model that the loop trains, "
-                "not split into its state before it is watched"
-            )
-        hidden = [
-            name
-            for name in self._modules
-            if name not in self._seen
-            and not any(other.startswith(f"{name}.") for other in self._modules)
-        ]
-        if hidden:
-            warnings.warn(
-                f"{', '.join(hidden)}: not called, so their outputs are not recorded; their "
-                "weights are",
-                stacklevel=4,
+                "not split into its state before it is watched",
             )
 
 

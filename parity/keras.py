@@ -1,6 +1,5 @@
 """Records a Keras 3 training while it runs: `watch` around `fit` or a loop of one's own."""
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.jax import Tap
 from parity.pair.perturbation import Draw, mapped
+from parity.watch.hooks import Hooks
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
@@ -71,17 +71,17 @@ def watch(
         },
     }
 
-    def hooks_of(engine: Any) -> Hooks:
+    def hooks_of(engine: Any) -> LayerHooks:
         given = {**options, "ranks": engine.ranks or options.get("ranks")}
         recording = Recording(folder, "keras", kinds, versions, facts, **given)
-        return Hooks(recording, engine, model, optimizer)
+        return LayerHooks(recording, engine, model, optimizer)
 
     with recorded(map(hooks_of, engine.replicas(strategy))) as recording:
         yield recording
 
 
 @contextmanager
-def recorded(replicas: Iterable["Hooks"]) -> Iterator[Recording]:
+def recorded(replicas: Iterable["LayerHooks"]) -> Iterator[Recording]:
     """Record by hooks what a block trains; what a hook raised is raised as it was.
 
     Args:
@@ -94,7 +94,7 @@ def recorded(replicas: Iterable["Hooks"]) -> Iterator[Recording]:
 
 
 @contextmanager
-def _recorded(hooks: "Hooks") -> Iterator[None]:
+def _recorded(hooks: "LayerHooks") -> Iterator[None]:
     with hooks.recording:
         try:
             with hooks:
@@ -496,7 +496,7 @@ class _PyTorch(_Engine):
         return tensor
 
 
-class Hooks:
+class LayerHooks(Hooks):
     """Functions around the layers' `call` and the optimiser, which hand on what they see.
 
     What a function around a `call` decides in a graph holds for all of its runs; so whether a
@@ -504,13 +504,13 @@ class Hooks:
     """
 
     def __init__(self, recording: Recording, engine: Any, model: Any, optimizer: Any):
-        self.recording = self._to = recording
-        self._engine, self._model = engine, model
-        self._optimizer, self._undo = optimizer, ExitStack()
-        self._open, self._seen, self._stepped = False, set[str](), False
+        super().__init__(recording)
+        self.recording = recording
+        self._engine, self._model, self._optimizer = engine, model, optimizer
+        self._open = self._stepped = False
         self.failure: UsageError | None = None
 
-    def __enter__(self) -> "Hooks":
+    def __enter__(self) -> "LayerHooks":
         model = self._model
         self._layers = _layers(model)
         for label, layer in (*self._layers, ("model", model)):
@@ -569,23 +569,8 @@ class Hooks:
         if kind is None and not self._engine.whole and not self._stepped:
             raise UsageError("no train_step of the model was seen; allowed on JAX: fit")
 
-    def _replace(self, owner: Any, name: str, wrap: Any) -> None:
-        """Put a function around a method until the watch ends."""
-        own = vars(owner).get(name)
-        if isinstance(owner, type):
-            setattr(owner, name, wrap(own))
-            self._undo.callback(setattr, owner, name, own)
-            return
-        watched = wrap(getattr(owner, name))
-        # past `__setattr__`, with which Keras tracks what a layer holds
-        vars(owner)[name] = watched
-        undo = vars(owner).pop if own is None else vars(owner).__setitem__
-        self._undo.callback(undo, name, own)
-
-    def _moved(self, tensor: Any) -> Any:
-        """Return a tensor whose numbers are moved, if `parity bounds` asks for it."""
-        draw = self._to.perturbation and self._to.perturbation.of(tensor.dtype)
-        return self._engine.move(tensor, draw) if draw else tensor
+    def _move(self, tensor: Any, draw: Draw) -> Any:
+        return self._engine.move(tensor, draw)
 
     def _show(self, rung: str, pairs: list[tuple[str, Any]], then: Any = None) -> None:
         """Record tensors by name when they have their values, and do something after it."""
@@ -749,26 +734,10 @@ class Hooks:
             raise
 
     def _check_seen(self) -> None:
-        """Say, when the first step is computed or traced, which layers were never seen.
-
-        Raises:
-          UsageError: if there are none that were seen.
-        """
-        if not self._open or self._to.began or not self._to.wants("forward"):
-            return
-        if not self._seen:
-            raise UsageError(
+        """Say, when the first step is computed or traced, which layers were never called."""
+        if self._open and not self._to.began and self._to.wants("forward"):
+            self._check_called(
+                [label for label, layer in self._layers if not getattr(layer, "_layers", ())],
                 "no layer of the model was called under a gradient tape; allowed: the model "
-                "that the loop trains, watched before a tf.function of the loop is first called"
-            )
-        hidden = [
-            label
-            for label, layer in self._layers
-            if label not in self._seen and not getattr(layer, "_layers", ())
-        ]
-        if hidden:
-            warnings.warn(
-                f"{', '.join(hidden)}: not called, so their outputs are not recorded; their "
-                "weights are",
-                stacklevel=4,
+                "that the loop trains, watched before a tf.function of it is first called",
             )

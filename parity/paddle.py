@@ -3,7 +3,7 @@
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ import numpy as np
 from parity.align.optimizer_state import power_after, slots_of
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
-from parity.pair.perturbation import mapped
 from parity.watch import programs
+from parity.watch.hooks import ModuleHooks
 from parity.watch.modules import described, plain
-from parity.watch.recording import Recording, leaves
+from parity.watch.recording import Recording
 
 # Paddle 2.6's library exports zlib's functions. Whoever binds them after it was imported gets
 # its own, and crashes; so they are bound here, for those who import this module first.
@@ -158,26 +158,30 @@ def _named(model: Any, found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, 
         yield f"{name}.".removeprefix("_layers.").removesuffix(".") if wrapped else name, each
 
 
-class _Hooks:
-    """Hooks on a model and its optimiser, which hand what they see to a recording."""
+class _Hooks(ModuleHooks):
+    """Hooks on a model and its optimisers."""
 
     def __init__(self, recording: Recording, model: Any, optimizers: Sequence[Any]):
         import paddle
 
-        self._paddle, self._to, self._model = paddle, recording, model
-        self._optimizers, self._undo = optimizers, ExitStack()
-        self._layers = dict(_named(model, model.named_sublayers(include_self=True)))
-        self._parameters = dict(_named(model, model.named_parameters()))
-        self._buffers = dict(_named(model, model.named_buffers()))
+        super().__init__(
+            recording,
+            paddle.Tensor,
+            dict(_named(model, model.named_parameters())),
+            dict(_named(model, model.named_buffers())),
+        )
+        self._paddle, self._model, self._optimizers = paddle, model, optimizers
         # Paddle's own name of a parameter -> its name in the model
         self._names = {each.name: name for name, each in self._parameters.items()}
         self._stepping = False
 
     def __enter__(self) -> "_Hooks":
-        for name, layer in self._layers.items():
+        model = self._model
+        layers = dict(_named(model, model.named_sublayers(include_self=True)))
+        for name, layer in layers.items():
             handle = layer.register_forward_post_hook(self._output(name or "model"))
             self._undo.callback(handle.remove)
-        self._undo.callback(self._model.register_forward_pre_hook(self._begin).remove)
+        self._undo.callback(model.register_forward_pre_hook(self._begin).remove)
         self._replace(self._paddle.Tensor, "backward", self._watched_backward)
         for each in self._optimizers:
             wrap = partial(self._watched_step, last=each is self._optimizers[-1])
@@ -189,44 +193,27 @@ class _Hooks:
         if self._to.perturbation:
             for each in (*self._parameters.values(), *self._buffers.values()):
                 each.set_value(self._moved(each.detach()))
-        if self._to.wants("initial"):
-            for name, each in {**self._parameters, **self._buffers}.items():
-                self._to.add("initial", name, self._array(each))
+        self._weights("initial", self._copy)
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._undo.close()
-
-    def _replace(self, owner: Any, name: str, wrap: Any) -> None:
-        """Put a function around a method until the watch ends."""
-        own = name in vars(owner)
-        before = getattr(owner, name)
-        setattr(owner, name, wrap(before))
-        if own:
-            self._undo.callback(setattr, owner, name, before)
-        else:
-            self._undo.callback(delattr, owner, name)
-
-    def _array(self, tensor: Any) -> np.ndarray:
-        """Return a copy of a tensor's values; half precision becomes float32."""
+    def _copy(self, tensor: Any) -> np.ndarray:
         if str(tensor.dtype).rpartition(".")[2] in ("bfloat16", "float16"):
             # `numpy` would give bfloat16 as integers of 16 bits
             tensor = tensor.detach().cast("float32")
         return np.array(tensor.numpy())
 
-    def _moved(self, tensor: Any) -> Any:
-        """Return a tensor whose numbers are moved, if `parity bounds` asks for it."""
-        draw = self._to.perturbation and self._to.perturbation.of(tensor.dtype)
-        if not draw:
-            return tensor
-        shares = self._paddle.to_tensor(draw(tuple(tensor.shape)))
-        return tensor + tensor.detach() * shares.cast(tensor.dtype)
+    def _like(self, array: np.ndarray, tensor: Any) -> Any:
+        return self._paddle.to_tensor(array).cast(tensor.dtype)
 
-    def _moved_in(self, value: Any) -> Any:
-        """Return what holds tensors with their numbers moved; None to leave it as it is."""
-        if self._to.perturbation is None:
-            return None
-        return mapped(value, self._paddle.Tensor, self._moved)
+    def _has_gradient(self, tensor: Any) -> bool:
+        return not tensor.stop_gradient
+
+    def _filled(self, tensor: Any, array: np.ndarray) -> Any:
+        if array.dtype.name not in str(tensor.dtype):
+            return tensor
+        tensor = tensor.clone()
+        tensor.get_tensor().set(array, self._paddle.framework._current_expected_place())
+        return tensor
 
     def _counts(self) -> bool:
         seen = self._to.active or self._to.perturbation is not None
@@ -236,64 +223,13 @@ class _Hooks:
         if not self._counts():
             return None
         if self._to.wants("batch"):
-            self._batch(inputs)
+            self._batch(inputs, {})
         return self._moved_in(inputs)
-
-    def _batch(self, inputs: Any) -> None:
-        call = self._to.call("batch/").removeprefix("batch/")
-        for path, tensor in leaves(inputs, self._paddle.Tensor):
-            self._to.add("batch", path.removeprefix("/") + call, self._array(tensor))
-
-    def _output(self, label: str) -> Any:
-        def seen(layer: Any, inputs: Any, output: Any) -> Any:
-            if not self._counts():
-                return None
-            moved = self._moved_in(output)
-            forward = self._to.wants("forward", label)
-            backward = self._to.wants("activation_gradient", label)
-            if not forward and not backward and moved is None:
-                return None
-            call, new = self._to.call(label), {}
-            output = output if moved is None else moved
-            for path, tensor in leaves(output, self._paddle.Tensor):
-                if forward:
-                    self._to.add("forward", call + path, self._array(tensor))
-                passed = new[id(tensor)] = self._given(tensor, call + path)
-                if passed.stop_gradient:
-                    continue
-                if backward:
-                    passed.register_hook(self._gradient(call + path, self._to.step))
-                if moved is not None:
-                    passed.register_hook(self._moved)
-            if self._to.is_given:
-                return mapped(output, self._paddle.Tensor, lambda each: new[id(each)])
-            return moved
-
-        return seen
-
-    def _gradient(self, name: str, step: int) -> Any:
-        def seen(gradient: Any) -> Any:
-            if not self._to.active or self._to.step != step:
-                return None
-            self._to.add("activation_gradient", name, self._array(gradient))
-            given = self._to.given("activation_gradient", name)
-            return None if given is None else self._paddle.to_tensor(given).cast(gradient.dtype)
-
-        return seen
-
-    def _given(self, tensor: Any, name: str) -> Any:
-        """Return a layer's output with the values that it is given, if there are any."""
-        given = self._to.given("forward", name)
-        if given is None or given.dtype.name not in str(tensor.dtype):
-            return tensor
-        tensor = tensor.clone()
-        tensor.get_tensor().set(given, self._paddle.framework._current_expected_place())
-        return tensor
 
     def _watched_backward(self, backward: Any) -> Any:
         def watched(tensor: Any, *arguments: Any, **named: Any) -> Any:
             if self._to.wants("loss"):
-                self._to.add("loss", "loss", self._array(tensor))
+                self._to.add("loss", "loss", self._copy(tensor))
             return backward(tensor, *arguments, **named)
 
         return watched
@@ -309,7 +245,7 @@ class _Hooks:
                 if self._to.wants("gradient"):
                     for name, each in self._parameters.items():
                         if each.grad is not None:
-                            self._to.add("gradient", name, self._array(each.grad), replace=True)
+                            self._to.add("gradient", name, self._copy(each.grad), replace=True)
                 result = step(*arguments, **named)
             finally:
                 self._stepping = False
@@ -327,7 +263,7 @@ class _Hooks:
                 for parameter, gradient in clipped:
                     if gradient is not None and parameter.name in self._names:
                         name = self._names[parameter.name]
-                        self._to.add("clipped_gradient", name, self._array(gradient))
+                        self._to.add("clipped_gradient", name, self._copy(gradient))
             return clipped
 
         return watched
@@ -338,7 +274,5 @@ class _Hooks:
                 for slot, of_parameters in optimizer._accumulators.items():
                     for own, value in of_parameters.items():
                         name = self._names.get(own, own)
-                        self._to.add("optimizer", f"{name}/{slot}", self._array(value))
-        if self._to.wants("weight"):
-            for name, each in {**self._parameters, **self._buffers}.items():
-                self._to.add("weight", name, self._array(each))
+                        self._to.add("optimizer", f"{name}/{slot}", self._copy(value))
+        self._weights("weight", self._copy)

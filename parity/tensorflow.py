@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import UsageError
-from parity.keras import Hooks, TensorFlow, recorded
+from parity.keras import LayerHooks, TensorFlow, recorded
 from parity.watch import sessions
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording
@@ -133,7 +133,7 @@ def _checked(name: str, values: Any, kind: type) -> Named:
     raise UsageError(f"{name} is {type(values).__name__}; allowed: {more}")
 
 
-class _Hooks(Hooks):
+class _Hooks(LayerHooks):
     """Those of Keras, for variables and modules that are known by the way that leads to them.
 
     Attributes:

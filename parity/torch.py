@@ -1,8 +1,7 @@
 """Records a PyTorch training while it runs: `watch` around a loop that stays as it is."""
 
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from parity.align.optimizer_state import slots_of
 from parity.align.precision import in_tf32
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
-from parity.pair.perturbation import mapped
+from parity.watch.hooks import ModuleHooks
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
@@ -141,8 +140,8 @@ def _modules(model: Any) -> list[dict[str, Any]]:
     )
 
 
-class _Hooks:
-    """Hooks on a model and its optimisers, which hand what they see to a recording.
+class _Hooks(ModuleHooks):
+    """Hooks on a model and its optimisers.
 
     A copy is made where a later operation may change a tensor in place.
     """
@@ -150,11 +149,14 @@ class _Hooks:
     def __init__(self, recording: Recording, model: Any, optimizers: Sequence[Any]):
         import torch
 
-        self._torch, self._to, self._model = torch, recording, model
-        self._optimizers, self._undo = optimizers, ExitStack()
+        super().__init__(
+            recording,
+            torch.Tensor,
+            dict(_named(model, model.named_parameters())),
+            dict(_named(model, model.named_buffers())),
+        )
+        self._torch, self._model, self._optimizers = torch, model, optimizers
         self._modules = dict(_named(model, model.named_modules()))
-        self._parameters = dict(_named(model, model.named_parameters()))
-        self._buffers = dict(_named(model, model.named_buffers()))
         known = {id(each) for each in self._parameters.values()}
         for number, optimizer in enumerate(optimizers):
             for i, group in enumerate(optimizer.param_groups):
@@ -162,16 +164,14 @@ class _Hooks:
                     if id(each) not in known:  # of no module: named for its place
                         self._parameters[f"optimizer{number}.{i}.{j}"] = each
         self._names = {id(each): name for name, each in self._parameters.items()}
-        self._training, self._seen = False, set[str]()
+        self._training = False
         # parameter -> its gradient, and what changes with it, when it was kept
         self._kept: dict[str, tuple[Any, Any]] = {}
 
     def __enter__(self) -> "_Hooks":
-        torch = self._torch
-        off = torch.compiler.disable
+        torch, root, off = self._torch, self._model, self._unwatched
         for name, module in self._modules.items():
-            self._hook(module.register_forward_hook(off(self._output(name))))
-        root = self._model
+            self._hook(module.register_forward_hook(self._output(name or "model")))
         self._hook(
             root.register_forward_pre_hook(off(self._begin), with_kwargs=True, prepend=True)
         )
@@ -179,26 +179,22 @@ class _Hooks:
         for each in self._optimizers:
             self._hook(each.register_step_pre_hook(self._before_step))
         self._hook(self._optimizers[-1].register_step_post_hook(self._after_step))
-        backward = torch.autograd.backward
-        torch.autograd.backward = self._watched_backward(backward)
-        self._undo.callback(setattr, torch.autograd, "backward", backward)
+        self._replace(torch.autograd, "backward", self._watched_backward)
         if self._to.perturbation:
             with torch.no_grad():
                 for each in (*self._parameters.values(), *self._buffers.values()):
                     each.copy_(self._moved(each))
-        if self._to.wants("initial"):
-            for name, each in {**self._parameters, **self._buffers}.items():
-                self._to.add("initial", name, self._copy(each))
+        self._weights("initial", self._copy)
         return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._undo.close()
 
     def _hook(self, handle: Any) -> None:
         self._undo.callback(handle.remove)
 
+    def _unwatched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        found: Callable[..., Any] = self._torch.compiler.disable(function)
+        return found
+
     def _copy(self, tensor: Any) -> np.ndarray:
-        """Return a tensor's values as they are now."""
         return np.array(self._array(tensor))
 
     def _array(self, tensor: Any) -> np.ndarray:
@@ -213,25 +209,19 @@ class _Hooks:
         array: np.ndarray = tensor.cpu().resolve_conj().resolve_neg().numpy()
         return array
 
-    def _moved(self, tensor: Any) -> Any:
-        """Return a tensor whose numbers are moved, if `parity bounds` asks for it."""
-        draw = self._to.perturbation and self._to.perturbation.of(tensor.dtype)
-        if not draw:
-            return tensor
-        shares = self._torch.from_numpy(draw(tuple(tensor.shape)))
-        return tensor + tensor.detach() * shares.to(tensor)
+    def _like(self, array: np.ndarray, tensor: Any) -> Any:
+        return self._torch.from_numpy(array).to(tensor)
 
-    def _moved_in(self, value: Any) -> Any:
-        """Return what holds tensors with their numbers moved; None to leave it as it is."""
-        if self._to.perturbation is None:
-            return None
-        return mapped(value, self._torch.Tensor, self._moved)
+    def _has_gradient(self, tensor: Any) -> bool:
+        return bool(tensor.requires_grad)
+
+    def _filled(self, tensor: Any, array: np.ndarray) -> Any:
+        tensor = tensor.clone()
+        tensor.data.copy_(self._torch.from_numpy(array))
+        return tensor
 
     def _counts(self) -> bool:
-        """Return whether a module runs in a training's forward pass, and for the first time.
-
-        Activation checkpointing runs modules again during the backward pass.
-        """
+        # activation checkpointing runs modules again during the backward pass
         if self._torch._C._current_graph_task_id() != -1:
             return False
         if not self._to.active and self._to.perturbation is None:
@@ -246,66 +236,9 @@ class _Hooks:
             self._batch(inputs, named)
         return self._moved_in((inputs, named)) if self._training else None
 
-    def _batch(self, inputs: Any, named: Any) -> None:
-        call = self._to.call("batch/")
-        for path, tensor in leaves((*inputs, named), self._torch.Tensor):
-            # a keyword's name takes the place of the number of the mapping that holds it
-            name = path.removeprefix(f"/{len(inputs)}").removeprefix("/")
-            self._to.add("batch", name + call.removeprefix("batch/"), self._copy(tensor))
-
     def _end(self, *_: Any) -> None:
         if self._torch._C._current_graph_task_id() == -1:
             self._training = False
-
-    def _output(self, name: str) -> Any:
-        label = name or "model"
-
-        def seen(module: Any, inputs: Any, output: Any) -> Any:
-            if not self._counts():
-                return None
-            self._seen.add(name)
-            moved = self._moved_in(output)
-            forward = self._to.wants("forward", label)
-            backward = self._to.wants("activation_gradient", label)
-            if not forward and not backward and moved is None:
-                return None
-            call, new = self._to.call(label), {}
-            output = output if moved is None else moved
-            for path, tensor in leaves(output, self._torch.Tensor):
-                if forward:
-                    self._to.add("forward", call + path, self._copy(tensor))
-                passed = new[id(tensor)] = self._given(tensor, call + path)
-                if not passed.requires_grad:
-                    continue
-                if backward:
-                    passed.register_hook(self._gradient(call + path, self._to.step))
-                if moved is not None:
-                    passed.register_hook(self._torch.compiler.disable(self._moved))
-            if self._to.is_given:
-                return mapped(output, self._torch.Tensor, lambda each: new[id(each)])
-            return moved
-
-        return seen
-
-    def _gradient(self, name: str, step: int) -> Any:
-        def seen(gradient: Any) -> Any:
-            # cuDNN gives an output that nothing used no gradient, not one of zeros
-            if gradient is None or not self._to.active or self._to.step != step:
-                return None
-            self._to.add("activation_gradient", name, self._copy(gradient))
-            given = self._to.given("activation_gradient", name)
-            return None if given is None else self._torch.from_numpy(given).to(gradient)
-
-        return self._torch.compiler.disable(seen)
-
-    def _given(self, tensor: Any, name: str) -> Any:
-        """Return a module's output with the values that it is given, if there are any."""
-        given = self._to.given("forward", name)
-        if given is None:
-            return tensor
-        tensor = tensor.clone()
-        tensor.data.copy_(self._torch.from_numpy(given))
-        return tensor
 
     def _watched_backward(self, backward: Any) -> Any:
         def watched(tensors: Any, *arguments: Any, **named: Any) -> Any:
@@ -365,34 +298,19 @@ class _Hooks:
                         tensor = isinstance(value, self._torch.Tensor)
                         array = self._array(value) if tensor else np.asarray(value)
                         self._to.add("optimizer", name + path, array)
-        if self._to.wants("weight"):
-            for name, each in {**self._parameters, **self._buffers}.items():
-                self._to.add("weight", name, self._array(each))
+        self._weights("weight", self._array)
 
     def _check_seen(self) -> None:
-        """Say in the first recorded step which modules were never seen.
-
-        Raises:
-          UsageError: if there are none that were seen.
-        """
+        """Say in the first recorded step which modules were never called."""
         if self._to.began or not self._to.wants("forward"):
             return
-        if not self._seen:
-            raise UsageError(
-                f"step {self._to.step}: no module of the model was called with gradients; "
-                "allowed: the model that the loop trains, watched before it is compiled"
-            )
-        hidden = [
-            name
-            for name, module in self._modules.items()
-            if name not in self._seen and not next(module.children(), None)
-        ]
-        if hidden:
-            warnings.warn(
-                f"step {self._to.step}: {', '.join(hidden)}: not called, so their outputs are "
-                "not recorded; their weights are",
-                stacklevel=4,
-            )
+        start = f"step {self._to.step}: "
+        self._check_called(
+            [name for name, each in self._modules.items() if not next(each.children(), None)],
+            f"{start}no module of the model was called with gradients; allowed: the model that "
+            "the loop trains, watched before it is compiled",
+            start,
+        )
 
 
 def _named(model: Any, found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:

@@ -11,10 +11,11 @@ from conftest import FRAMEWORKS
 from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.twins.faults.fault import DTYPES, KERNELS, Edit
+from parity.twins.faults.hunt import Planting
 from parity.twins.faults.small_runs import SETTINGS
 from parity.twins.launch.edited_source import edited_texts
 from parity.twins.launch.processes import ROOT
-from parity.twins.sweep.harmless import HARMLESS, HarmlessRuns, Rewritten, rewritten
+from parity.twins.sweep.harmless import HARMLESS, HarmlessRuns, rewritten
 
 BY_NAME = {rewrite.name: rewrite for rewrite in HARMLESS}
 
@@ -28,7 +29,7 @@ def some():
         kernels = [each for each in KERNELS if side in rewrite.edits_for(each)]
         if kernels:
             dtype = DTYPES[(number // 2) % len(DTYPES)]
-            yield Rewritten(rewrite, side, dtype, kernels[number // 4 % len(kernels)])
+            yield Planting(rewrite, side, dtype, kernels[number // 4 % len(kernels)])
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_a_rewrite_that_is_not_harmless_is_told(runs):
     (edit,) = loss.edits["tensorflow"]
     wrong = edit.new.replace("count * inputs.scale", "count * inputs.scale * (1 + 1e-9)")
     edits = {"tensorflow": (dataclasses.replace(edit, new=wrong),)}
-    planted = Rewritten(dataclasses.replace(loss, edits=edits), "tensorflow", "float64", "fast")
+    planted = Planting(dataclasses.replace(loss, edits=edits), "tensorflow", "float64", "fast")
     assert "first mismatch, on the rung loss" in runs.alarm(planted)
 
 
@@ -58,7 +59,7 @@ def test_a_rewrite_that_does_not_run_is_told(runs):
         "tensorflow": (Edit("tf_impl/networks.py", "import tensorflow as tf", "raise OSError"),)
     }
     rewrite = dataclasses.replace(BY_NAME["loss-by-cumsum"], edits=broken)
-    said = runs.alarm(Rewritten(rewrite, "tensorflow", "float64", "fast"))
+    said = runs.alarm(Planting(rewrite, "tensorflow", "float64", "fast"))
     assert said.startswith("tensorflow ended with status")
 
 

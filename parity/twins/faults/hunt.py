@@ -20,7 +20,7 @@ from parity.trace.reader import Trace
 from parity.trace.rungs import CHECKS
 from parity.twins.cli.options import FaultOptions
 from parity.twins.compare.run_comparison import compare_traces
-from parity.twins.compare.values import report_values
+from parity.twins.compare.values import report_values, run_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.faults.fault import Edit, Fault
 from parity.twins.faults.finding import CHECK, MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
@@ -195,9 +195,9 @@ class Hunt:
 
     def _write_page(self, planting: Planting, verdict: RunVerdict) -> None:
         fault = planting.fault
-        values = report_values(
-            _outcome(fault, verdict), fault.setting, f"planted: {fault.cause}"
-        )
+        spec = SETTINGS[fault.setting].spec.replace(dtype=verdict.dtype)
+        outcome = Outcome(spec, verdict.sides, verdicts=[verdict])
+        values = report_values(outcome, fault.setting, f"planted: {fault.cause}")
         pages = self._options.out / "pages"
         make_folder(pages)
         write_whole(pages / f"{planting.name}.html", report_html(values).encode())
@@ -205,7 +205,7 @@ class Hunt:
 
 def _describe(finding: Finding, fault: Fault, verdict: RunVerdict) -> None:
     """Write into the finding what the harness says of a mismatch."""
-    first = report_values(_outcome(fault, verdict), "-", "")["first_mismatch"]
+    first = run_values(verdict)["first_mismatch"]
     finding.found_by, finding.story = _found_by(first["rung"]), first["story"]
     finding.rung, finding.tensor, finding.step = first["rung"], first["tensor"], first["step"]
     finding.nearest = first["nearest_to_loss"] or ""
@@ -240,11 +240,6 @@ def _found_by(rung: str) -> str:
     if rung == "repeat":
         return REPEAT
     return CHECK if rung in CHECKS else MISMATCH
-
-
-def _outcome(fault: Fault, verdict: RunVerdict) -> Outcome:
-    spec = SETTINGS[fault.setting].spec.replace(dtype=verdict.dtype)
-    return Outcome(spec, verdict.sides, verdicts=[verdict])
 
 
 def plantings(options: FaultOptions) -> list[Planting]:

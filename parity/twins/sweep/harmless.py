@@ -6,7 +6,7 @@ are planted like faults, one at a time, in the same small runs; harmless.patch h
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
@@ -15,36 +15,15 @@ from parity.report.table import Table
 from parity.trace.reader import Trace
 from parity.twins.cli.options import SweepOptions
 from parity.twins.compare.run_comparison import compare_traces
-from parity.twins.compare.values import report_values
-from parity.twins.compare.verdict import Outcome
-from parity.twins.faults.fault import DTYPES, Fault
+from parity.twins.compare.values import run_values
+from parity.twins.faults.fault import DTYPES
+from parity.twins.faults.hunt import Planting
 from parity.twins.faults.patches import read_mistakes
 from parity.twins.faults.side_runs import SideRuns, SmallRun
 from parity.twins.launch.fork_server import ForkServer, fork_servers
 from parity.twins.spec.frameworks import FRAMEWORKS
 
 HARMLESS = read_mistakes(Path(__file__).with_name("harmless.patch"))
-
-
-@dataclass(frozen=True)
-class Rewritten:
-    """A side's code with a harmless rewrite, and the run that it is planted in.
-
-    Attributes:
-      rewrite: the rewrite.
-      side: the framework in whose code it is planted.
-      dtype, kernels: the precision and the kernels of the run.
-    """
-
-    rewrite: Fault
-    side: str
-    dtype: str
-    kernels: str
-
-    @property
-    def name(self) -> str:
-        """Return a name for its files."""
-        return f"{self.rewrite.name}-{self.side}-{self.kernels}-{self.dtype}"
 
 
 class HarmlessRuns:
@@ -59,16 +38,15 @@ class HarmlessRuns:
         self._runs = SideRuns(out, servers)
         self._unchanged: dict[tuple[str, SmallRun], Trace] = {}
 
-    def alarm(self, planted: Rewritten) -> str:
+    def alarm(self, planted: Planting) -> str:
         """Return what the harness takes for a mistake; empty if the sides match."""
-        run = SmallRun(planted.rewrite.setting, planted.dtype, planted.kernels, evaluates=True)
-        edits = planted.rewrite.edits_for(planted.kernels).get(planted.side, ())
+        run = replace(planted.run, evaluates=True)
         for side in FRAMEWORKS:
             if side != planted.side and (side, run) not in self._unchanged:
                 as_it_is = self._runs.record(side, run, f"{side}-{run.name}")
                 self._unchanged[side, run] = as_it_is
         try:
-            changed = self._runs.record(planted.side, run, planted.name, edits)
+            changed = self._runs.record(planted.side, run, planted.name, planted.edits)
             verdict = compare_traces(
                 [
                     changed if side == planted.side else self._unchanged[side, run]
@@ -78,21 +56,16 @@ class HarmlessRuns:
         except (NumericFailure, UsageError, SideFailed) as error:
             return str(error)
         shutil.rmtree(self._runs.folder(planted.name))
-        if verdict.matches:
-            return ""
-        outcome = Outcome(run.spec, verdict.sides, verdicts=[verdict])
-        values = report_values(outcome, planted.rewrite.setting, "")
-        story: str = values["first_mismatch"]["story"]
-        return story
+        return "" if verdict.matches else str(run_values(verdict)["first_mismatch"]["story"])
 
 
-def rewritten(kernels: Iterable[str]) -> Iterator[Rewritten]:
+def rewritten(kernels: Iterable[str]) -> Iterator[Planting]:
     """Yield the rewrites in each framework and precision, and in these kernels."""
     for rewrite in HARMLESS:
         for kind in kernels:
             for side in rewrite.edits_for(kind):
                 for dtype in DTYPES:
-                    yield Rewritten(rewrite, side, dtype, kind)
+                    yield Planting(rewrite, side, dtype, kind)
 
 
 def run_harmless(options: SweepOptions) -> tuple[str, bool]:
@@ -106,15 +79,8 @@ def run_harmless(options: SweepOptions) -> tuple[str, bool]:
         for planted in planned:
             story = runs.alarm(planted)
             alarms += [f"{planted.name}: {story}"] if story else []
-            rows.append(
-                [
-                    planted.rewrite.name,
-                    planted.side,
-                    planted.kernels,
-                    planted.dtype,
-                    "ALARM" if story else "match",
-                ]
-            )
+            of = planted.fault.name, planted.side, planted.kernels, planted.dtype
+            rows.append([*of, "ALARM" if story else "match"])
             progress.update()
     headers = ["rewrite", "planted in", "kernels", "precision", "verdict"]
     table = Table(headers, rows).text()

@@ -14,8 +14,8 @@ from parity.base.text import verified, with_checksum
 from parity.compare.tensors import ONE_STEP
 from parity.twins.cli.options import SweepOptions
 from parity.twins.compare.run_comparison import compare_traces
-from parity.twins.compare.values import report_values
-from parity.twins.compare.verdict import Outcome, RunVerdict
+from parity.twins.compare.values import run_values
+from parity.twins.compare.verdict import RunVerdict
 from parity.twins.launch.fork_server import ForkServer, fork_servers, record, results_of
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.strategies import StrategySettings
@@ -96,9 +96,8 @@ def attempt(
         result["used"] = _used(verdict)
         result["covered"] = {fact.name: fact.count for fact in verdict.coverage if fact.applies}
         if not verdict.matches:
-            outcome = Outcome(run.spec, verdict.sides, verdicts=[verdict])
-            values = report_values(outcome, "-", "")
-            result |= {"how": "mismatch", "story": values["first_mismatch"]["story"]}
+            story = run_values(verdict)["first_mismatch"]["story"]
+            result |= {"how": "mismatch", "story": story}
     if result["how"] == "match" and not options.keep:
         shutil.rmtree(folder)
     return result | {"seconds": time.monotonic() - started}

@@ -24,7 +24,7 @@ from data.pair_corpus import (
     load_pairs,
 )
 from data.segmenters import Segmentation
-from data.text_batches import make_batches
+from data.text_batches import SentenceBatches, StreamBatches
 from data.text_corpus import load_corpus
 from data.text_splits import SPLITS
 from data.vocabulary import Vocabulary
@@ -265,14 +265,12 @@ def load_stream_text(
     del of_pairs
     corpus = load_corpus(path, cache, settings["vocabulary_size"], settings["target_segmenter"])
     corpus = replace(corpus, train=corpus.train.first_lines(settings["train_lines"]))
+    sizes = settings["batch_size"], settings["time"]
     batches: dict[str, Any] = {
-        split: make_batches(
-            getattr(corpus, split),
-            settings["batching"],
-            settings["batch_size"],
-            settings["time"],
-            settings["seed"],
-            shuffle=split == "train",
+        split: StreamBatches(getattr(corpus, split), *sizes)
+        if settings["batching"] == "stream"
+        else SentenceBatches(
+            getattr(corpus, split), *sizes, settings["seed"], shuffle=split == "train"
         )
         for split in SPLITS
     }

@@ -6,14 +6,14 @@ of several processes can make its own rows alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.text_batches import even_bounds, random_keys
+from data.encoded_pairs import EncodedPairs
+from data.text_batches import Batch, ShuffledBatches
 from parity.base.errors import UsageError
 from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 
@@ -23,8 +23,8 @@ _TARGET_BUCKET = 2  # tokens; answers whose lengths differ by less may share a b
 _SOURCE_BUCKET = 1  # the same for questions, among answers of one bucket
 
 
-@dataclass(frozen=True)
-class PairBatch:
+@dataclass(frozen=True, kw_only=True)
+class PairBatch(Batch):
     """The batch of one step of training or evaluation, or some of its rows.
 
     Attributes:
@@ -34,80 +34,33 @@ class PairBatch:
       targets: int64 [batch, time], y1 .. yn `<eos>`; 0 beyond each length.
       lengths: int64 [batch], real targets per row, n + 1.
       carry: always False: no state is carried from one batch to the next.
-      first_row: the place of the first of these rows in the whole batch.
-      all_lengths: name -> the lengths of all rows of the whole batch, of questions and of
-        answers, if these are only some of them; otherwise empty.
+      first_row, all_lengths: as of `Batch`.
     """
 
     source: NDArray[np.int64]
     source_lengths: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
     carry: bool = False
-    first_row: int = 0
-    all_lengths: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-
-    @property
-    def num_tokens(self) -> int:
-        """Real targets in these rows."""
-        return int(self.lengths.sum())
 
 
-class Pairs(Protocol):
-    """What batches need of a split; `data.encoded_pairs.EncodedPairs` is one.
-
-    Attributes:
-      name: for messages.
-      num_pairs: the number of rows.
-      source_lengths: ids of each question, an integer array [num_pairs].
-      target_lengths: ids of each answer, without markers, an integer array [num_pairs].
-    """
-
-    name: str
-    num_pairs: int
-    source_lengths: NDArray[np.integer]
-    target_lengths: NDArray[np.integer]
-
-    def source(self, row: int) -> NDArray[np.int32]:
-        """Return a question's ids."""
-
-    def target(self, row: int) -> NDArray[np.int32]:
-        """Return an answer's ids, without markers."""
-
-
-class PairBatches:
+class PairBatches(ShuffledBatches):
     """Pairs of similar lengths together, padded to the longest of their batch.
 
-    An epoch's pairs are shuffled, sorted by the length of the answer and, among answers of
-    similar length, by that of the question, and cut into the fewest batches of at most
-    `batch_size` rows. The sizes of the batches differ by at most one, no pair is dropped, and
-    the order of the batches is shuffled too. In one bucket of answers questions are sorted from
-    short to long and in the next from long to short, so a batch that spans two buckets has
-    questions of similar lengths.
+    Pairs are sorted by the length of the answer and, among answers of similar length, by that
+    of the question. In one bucket of answers questions are sorted from short to long and in the
+    next from long to short, so a batch that spans two buckets has questions of similar lengths.
 
     Args:
       pairs: an encoded split.
-      batch_size: the most rows.
-      seed: determines the order of an epoch, together with its number.
-      shuffle: False keeps the order of the text among pairs of similar lengths, and the batches
-        sorted by length: for evaluation. Then there may be fewer pairs than `batch_size`.
-
-    Attributes:
-      batches_per_epoch: the number of batches.
-      smallest_batch: the rows of the smallest one.
-      tokens_per_epoch: the number of real targets, one `<eos>` per pair included.
-      notes: one-line remarks for the user.
+      batch_size, seed, shuffle: as for `ShuffledBatches`; to evaluate there may be fewer pairs
+        than `batch_size`.
 
     Raises:
       UsageError: if there are fewer pairs to train on than `batch_size`.
     """
 
-    def __init__(self, pairs: Pairs, batch_size: int, seed: int, shuffle: bool = True) -> None:
-        if batch_size < 1:
-            raise UsageError(f"batch_size {batch_size}: 1 or more is needed")
-        if seed < 0:
-            raise UsageError(f"seed {seed}: 0 or more is needed")
+    def __init__(
+        self, pairs: EncodedPairs, batch_size: int, seed: int, shuffle: bool = True
+    ) -> None:
         if not shuffle:  # for evaluation few pairs are enough
             batch_size = min(batch_size, pairs.num_pairs)
         if pairs.num_pairs < batch_size:
@@ -115,23 +68,8 @@ class PairBatches:
                 f"{pairs.name}: {pairs.num_pairs:,} pairs are less than one batch of"
                 f" {batch_size:,}"
             )
-        self._pairs, self._seed, self._shuffle = pairs, seed, shuffle
-        self.notes: tuple[str, ...] = ()
-        self.tokens_per_epoch = int(pairs.target_lengths.sum(dtype=np.int64)) + pairs.num_pairs
-        self.batches_per_epoch = -(-pairs.num_pairs // batch_size)
-        self.smallest_batch = pairs.num_pairs // self.batches_per_epoch
-        self._bounds = even_bounds(pairs.num_pairs, self.batches_per_epoch)
-        self._plan: tuple[int, NDArray[np.uint32], NDArray[np.uint32]] | None = None
-
-    def rows(self, step: int) -> NDArray[np.int64]:
-        """Return the rows of the pairs in the batch of a step, int64 [batch], in its order."""
-        order, batch_order = self._epoch_plan(step // self.batches_per_epoch)
-        index = int(batch_order[step % self.batches_per_epoch])
-        return order[self._bounds[index] : self._bounds[index + 1]].astype(np.int64)
-
-    def size(self, step: int) -> int:
-        """Return the number of rows in the batch of a step."""
-        return len(self.rows(step))
+        super().__init__(pairs.num_pairs, batch_size, seed, shuffle)
+        self._pairs = pairs
 
     def batch(self, step: int, rows: slice | None = None) -> PairBatch:
         """Return the batch of a step; step // batches_per_epoch is the epoch.
@@ -155,16 +93,15 @@ class PairBatches:
             tokens[row, 1 : len(ids) + 1] = ids
             targets[row, : len(ids)] = ids
             targets[row, len(ids)] = PAIR_EOS_ID
-        if rows is None:
-            return PairBatch(source, source_lengths, tokens, targets, lengths)
+        part = rows or slice(0, None)
         return PairBatch(
-            source,
-            source_lengths[rows],
             tokens,
             targets,
-            lengths[rows],
-            first_row=rows.start,
-            all_lengths={"source_lengths": source_lengths, "lengths": lengths},
+            lengths[part],
+            part.start,
+            {} if rows is None else {"source_lengths": source_lengths, "lengths": lengths},
+            source=source,
+            source_lengths=source_lengths[part],
         )
 
     def padding(self) -> dict[str, float]:
@@ -180,30 +117,11 @@ class PairBatches:
             "target": _padded_share(targets[order], self._bounds, 1),
         }
 
-    def _epoch_plan(self, epoch: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Return the pairs in the order of the batches, and the order of the batches."""
-        if not self._shuffle:
-            epoch = 0
-        plan = self._plan  # read once: another thread may replace it
-        if plan is None or plan[0] != epoch:
-            keys = self._keys()
-            batch_keys: NDArray[np.uint64] = np.zeros(self.batches_per_epoch, dtype=np.uint64)
-            if self._shuffle:
-                draws = random_keys(self._seed, epoch, 0, self._pairs.num_pairs)
-                order = np.lexsort((draws, keys))
-                batch_keys = random_keys(self._seed, epoch, 1, self.batches_per_epoch)
-            else:
-                order = np.argsort(keys, kind="stable")
-            batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)
-            plan = self._plan = (epoch, order.astype(np.uint32), batch_order)
-        return plan[1:]
-
-    def _keys(self) -> NDArray[np.int64]:
-        """Return the sort keys of pairs: the answer's bucket, then the question's."""
+    def _order(self, draws: NDArray[np.uint64]) -> NDArray[np.integer]:
         target = (self._pairs.target_lengths.astype(np.int64) - 1) // _TARGET_BUCKET
         source = (self._pairs.source_lengths.astype(np.int64) - 1) // _SOURCE_BUCKET
         source = np.where(target % 2 == 1, source.max() - source, source)
-        return target * (int(source.max()) + 1) + source
+        return np.lexsort((draws, source, target))
 
 
 def pad_sources(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,24 +51,63 @@ class Batch:
         return int(self.lengths.sum())
 
 
-class Batches(Protocol):
-    """The interface of both ways of batching."""
+class ShuffledBatches:
+    """Rows of similar lengths together, in the fewest batches of at most so many rows each.
 
-    batches_per_epoch: int
-    smallest_batch: int  # rows
-    tokens_per_epoch: int  # real targets
-    notes: tuple[str, ...]  # one-line remarks for the user
+    The sizes of the batches differ by at most one and no row is dropped. An epoch has an order
+    of its own, of the rows as far as `_order` leaves it open, and of the batches.
+
+    Args:
+      num_rows: the number of rows.
+      batch_size: the most rows of a batch.
+      seed: determines the order of an epoch, together with its number.
+      shuffle: False keeps the order of the text among rows of similar length, and the batches
+        sorted by length: for evaluation.
+
+    Attributes:
+      batches_per_epoch: the number of batches.
+      smallest_batch: the rows of the smallest one.
+      notes: one-line remarks for the user.
+    """
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, num_rows: int, batch_size: int, seed: int, shuffle: bool) -> None:
+        self.batches_per_epoch = -(-num_rows // batch_size)
+        self.smallest_batch = num_rows // self.batches_per_epoch
+        self._num_rows, self._seed, self._shuffle = num_rows, seed, shuffle
+        self._bounds = even_bounds(num_rows, self.batches_per_epoch)
+        self._plan: tuple[int, NDArray[np.uint32], NDArray[np.uint32]] | None = None
 
     def size(self, step: int) -> int:
         """Return the number of rows in the batch of a step."""
+        return len(self.rows(step))
 
-    def batch(self, step: int, rows: slice | None = None) -> Batch:
-        """Return the batch of a step; step // batches_per_epoch is the epoch.
+    def rows(self, step: int) -> NDArray[np.uint32]:
+        """Return the rows of the text in the batch of a step, in its order."""
+        order, batch_order = self._epoch_plan(step // self.batches_per_epoch)
+        index = int(batch_order[step % self.batches_per_epoch])
+        return order[self._bounds[index] : self._bounds[index + 1]]
 
-        Args:
-          step: the step.
-          rows: the rows to make, which are padded as in the whole batch; None for all.
-        """
+    def _order(self, draws: NDArray[np.uint64]) -> NDArray[np.integer]:
+        """Return the rows sorted by length, those of similar length by numbers [num_rows]."""
+        raise NotImplementedError
+
+    def _epoch_plan(self, epoch: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Return the rows in the order of the batches, and the order of the batches."""
+        if not self._shuffle:
+            epoch = 0
+        plan = self._plan  # read once: another thread may replace it
+        if plan is None or plan[0] != epoch:
+            draws, batch_draws = (
+                random_keys(self._seed, epoch, stream, count)
+                if self._shuffle
+                else np.zeros(count, dtype=np.uint64)
+                for stream, count in enumerate((self._num_rows, self.batches_per_epoch))
+            )
+            batch_order = np.argsort(batch_draws, kind="stable").astype(np.uint32)
+            plan = self._plan = (epoch, self._order(draws).astype(np.uint32), batch_order)
+        return plan[1:]
 
 
 class StreamBatches:
@@ -85,21 +123,25 @@ class StreamBatches:
       batch_size: rows.
       time: targets per row.
 
+    Attributes:
+      batches_per_epoch, smallest_batch, notes: as of `ShuffledBatches`.
+      tokens_per_epoch: the number of real targets.
+
     Raises:
       UsageError: if the text is shorter than one batch.
 
     Source: Zaremba et al. 2014, arXiv:1409.2329; they drop the pairs left over.
     """
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, text: EncodedText, batch_size: int, time: int) -> None:
-        _check_positive(batch_size=batch_size, time=time)
         needed = batch_size * time + 1
         if text.num_tokens < needed:
             raise UsageError(
                 f"{text.name}: {text.num_tokens:,} tokens are less than one batch: {batch_size}"
                 f" rows x {time} tokens need {needed:,}; a smaller --batch-size or --time fewer"
             )
-        self.notes: tuple[str, ...] = ()
         self.smallest_batch = batch_size
         self.tokens_per_epoch = text.num_tokens - 1
         self._text, self._time = text, time
@@ -112,7 +154,12 @@ class StreamBatches:
         return len(self._sizes)
 
     def batch(self, step: int, rows: slice | None = None) -> Batch:
-        """Return the batch of a step, always [batch_size, time], or some of its rows."""
+        """Return the batch of a step, always [batch_size, time].
+
+        Args:
+          step: the step; step // batches_per_epoch is the epoch.
+          rows: the rows to make, which are padded as in the whole batch; None for all.
+        """
         index = step % self.batches_per_epoch
         column = index * self._time
         all_lengths = np.clip(self._sizes - column, 0, self._time)
@@ -131,23 +178,18 @@ class StreamBatches:
         return Batch(tokens, targets, lengths, index > 0, *part)
 
 
-class SentenceBatches:
+class SentenceBatches(ShuffledBatches):
     """One sentence per row, padded to the longest of its batch.
 
     A row reads `<eos>` w1 .. wn and its targets are w1 .. wn `<eos>`. Lines without words are
     left out. A sentence of more than `max_length` targets is cut into consecutive rows; each
-    starts with the token before it, but with a zero state. An epoch's rows are shuffled, sorted
-    by length in steps of a few tokens, and cut into the fewest batches of at most `batch_size`
-    rows. The sizes of the batches differ by at most one, no row is dropped, and the order of
-    the batches is shuffled too.
+    starts with the token before it, but with a zero state. Rows are sorted by length in steps
+    of a few tokens.
 
     Args:
       text: an encoded text.
-      batch_size: the most rows.
       max_length: the most targets of a row.
-      seed: determines the order of an epoch, together with its number.
-      shuffle: False keeps the order of the text among rows of similar length, and the batches
-        sorted by length: for evaluation.
+      batch_size, seed, shuffle: as for `ShuffledBatches`.
 
     Raises:
       UsageError: if the text has fewer rows than `batch_size`.
@@ -161,32 +203,21 @@ class SentenceBatches:
         seed: int,
         shuffle: bool = True,
     ) -> None:
-        _check_positive(batch_size=batch_size, max_length=max_length)
-        if seed < 0:
-            raise UsageError(f"seed {seed}: 0 or more is needed")
-        self._text, self._seed, self._shuffle = text, seed, shuffle
+        self._text = text
         self._starts, self._lengths, num_cut = _rows(text, max_length)
-        self.num_rows = len(self._lengths)
-        if self.num_rows < batch_size:
+        num_rows = len(self._lengths)
+        if num_rows < batch_size:
             raise UsageError(
-                f"{text.name}: {text.num_sentences:,} sentences make {self.num_rows:,} rows,"
+                f"{text.name}: {text.num_sentences:,} sentences make {num_rows:,} rows,"
                 f" less than one batch of {batch_size:,}"
             )
-        self.notes: tuple[str, ...] = ()
+        super().__init__(num_rows, batch_size, seed, shuffle)
         if num_cut:
             self.notes = (
                 f"{text.name}: {num_cut:,} of {text.num_sentences:,} sentences are longer than"
                 f" {max_length} targets and were cut into several rows",
             )
         self.tokens_per_epoch = int(self._lengths.sum(dtype=np.int64))
-        self.batches_per_epoch = -(-self.num_rows // batch_size)
-        self.smallest_batch = self.num_rows // self.batches_per_epoch
-        self._bounds = even_bounds(self.num_rows, self.batches_per_epoch)
-        self._plan: tuple[int, NDArray[np.uint32], NDArray[np.uint32]] | None = None
-
-    def size(self, step: int) -> int:
-        """Return the number of rows in the batch of a step."""
-        return len(self.rows(step))
 
     def batch(self, step: int, rows: slice | None = None) -> Batch:
         """Return the batch of a step, [rows, longest of them], or some of its rows."""
@@ -208,29 +239,10 @@ class SentenceBatches:
             targets[row, :length] = ids[before:]
         return Batch(tokens, targets, lengths, False, *_part(rows, all_lengths))
 
-    def rows(self, step: int) -> NDArray[np.uint32]:
-        """Return the rows of the text in the batch of a step, in its order."""
-        order, batch_order = self._epoch_plan(step // self.batches_per_epoch)
-        index = int(batch_order[step % self.batches_per_epoch])
-        return order[self._bounds[index] : self._bounds[index + 1]]
-
-    def _epoch_plan(self, epoch: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Return the rows in the order of the batches, and the order of the batches."""
-        if not self._shuffle:
-            epoch = 0
-        plan = self._plan  # read once: another thread may replace it
-        if plan is None or plan[0] != epoch:
-            # high bits: the bucket; low bits: a random number, or 0 to keep the text's order
-            keys = ((self._lengths - 1) // _BUCKET).astype(np.uint64) << np.uint64(32)
-            batch_keys: NDArray[np.uint64] = np.zeros(self.batches_per_epoch, dtype=np.uint64)
-            if self._shuffle:
-                draws = random_keys(self._seed, epoch, 0, self.num_rows)
-                keys |= draws >> np.uint64(32)
-                batch_keys = random_keys(self._seed, epoch, 1, self.batches_per_epoch)
-            order = np.argsort(keys, kind="stable").astype(np.uint32)
-            batch_order = np.argsort(batch_keys, kind="stable").astype(np.uint32)
-            plan = self._plan = (epoch, order, batch_order)
-        return plan[1:]
+    def _order(self, draws: NDArray[np.uint64]) -> NDArray[np.integer]:
+        # high bits: the bucket; low bits: a random number
+        keys = ((self._lengths - 1) // _BUCKET).astype(np.uint64) << np.uint64(32)
+        return np.argsort(keys | draws >> np.uint64(32), kind="stable")
 
 
 def random_keys(seed: int, epoch: int, stream: int, count: int) -> NDArray[np.uint64]:
@@ -244,34 +256,6 @@ def even_bounds(total: int, parts: int) -> NDArray[np.int64]:
     part = np.arange(parts + 1, dtype=np.int64)
     bounds: NDArray[np.int64] = part * size + np.minimum(part, larger)
     return bounds
-
-
-def make_batches(
-    text: EncodedText,
-    batching: str,
-    batch_size: int,
-    time: int,
-    seed: int,
-    shuffle: bool,
-) -> Batches:
-    """Return the batches of a text.
-
-    Args:
-      text: an encoded text.
-      batching: "stream" or "sentences".
-      batch_size: the most rows of a batch.
-      time: targets per row of a stream, or the most targets of a sentence's row.
-      seed: for the order of sentences.
-      shuffle: whether each epoch has its own order; streams are always read in order.
-
-    Raises:
-      UsageError: for another way of batching, or if the text is shorter than one batch.
-    """
-    if batching == "stream":
-        return StreamBatches(text, batch_size, time)
-    if batching == "sentences":
-        return SentenceBatches(text, batch_size, time, seed, shuffle)
-    raise UsageError(f"batching {batching!r}: stream or sentences is needed")
 
 
 def _rows(
@@ -295,9 +279,3 @@ def _part(
 ) -> tuple[int, Mapping[str, NDArray[np.int64]]]:
     """Return `first_row` and `all_lengths` of a Batch."""
     return (0, {}) if rows is None else (rows.start, {"lengths": all_lengths})
-
-
-def _check_positive(**arguments: int) -> None:
-    for name, value in arguments.items():
-        if value < 1:
-            raise UsageError(f"{name} {value}: 1 or more is needed")

@@ -10,19 +10,17 @@ import hashlib
 import http.server
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FOLDERS, FRAMEWORKS, flags
+from conftest import FOLDERS, FRAMEWORKS, flags, write_pairs, write_text
 
 from parity.base.files import UNFINISHED
 from parity.trace.reader import Trace
@@ -80,6 +78,7 @@ class Worker:
                 "LD_PRELOAD": str(library),
                 "PYTHONPATH": str(ROOT),
                 "OPENBLAS_NUM_THREADS": "1",
+                "NO_PROXY": "127.0.0.1",
             },
         )
 
@@ -141,58 +140,58 @@ def whole_checkpoint(out: Path) -> bool:
     return found is not None
 
 
-@pytest.mark.parametrize("how", HOWS)
-def test_a_training_goes_on_to_the_same_bits(worker, place, how):
-    whole, out = place / "whole", place / "out"
-    changes = worker.changes(whole, "train", whole, False)
-    assert {line.split()[0] for line in changes} >= {"create", "write", "fsync", "rename"}
-    assert len(changes) > 60
-    for number in range(1, len(changes) + 1):
-        shutil.rmtree(out, ignore_errors=True)
-        given = environment(out, number, how)
-        check_end(how, *worker.run("train", out, False, **given))
-        began = (out / "run.json").exists()
-        resumes = whole_checkpoint(out) or began
-        status, said = worker.run("train", out, resumes)
-        assert status == 0, (number, changes[number - 1], said)
-        same_end(out, whole, "step-00000004.safetensors")
+def stopped_at_each_change(worker, how, count, out, task, begun=None):
+    """Run a task once for each of its changes, stopped there, and yield after each.
 
-
-@pytest.mark.parametrize("how", MOST)
-def test_a_resumed_training_goes_on_to_the_same_bits(worker, place, how):
-    """The run that is stopped has a checkpoint to lose, and removes old ones."""
-    whole, begun, out = (place / name for name in ("whole", "begun", "out"))
-    worker.changes(whole, "train", whole, False)
-    shutil.copytree(whole, begun)
-    for name in ("step-00000004.safetensors", "latest"):
-        (begun / "checkpoints" / name).unlink()
-    shutil.copytree(begun, out)
-    count = len(worker.changes(out, "train", out, True))
+    Args:
+      task: function from a folder to the task's name and arguments.
+      begun: a folder to begin with a copy of; None for no folder.
+    """
     for number in range(1, count + 1):
-        shutil.rmtree(out)
+        shutil.rmtree(out, ignore_errors=True)
+        if begun:
+            shutil.copytree(begun, out)
+        check_end(how, *worker.run(*task(out), **environment(out, number, how)))
+        yield number
+
+
+def finished(worker, *task) -> None:
+    """Run a task that nothing stops."""
+    status, said = worker.run(*task)
+    assert (status, "Traceback" in said) == (0, False), said
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("resumes", [False, True], ids=["begun", "resumed"])
+def test_a_training_goes_on_to_the_same_bits(worker, place, how, resumes):
+    """One that was resumed has a checkpoint to lose, and removes old ones."""
+    whole, begun, out = (place / name for name in ("whole", "begun", "out"))
+
+    def task(folder):
+        return "train", folder, resumes
+
+    count = len(worker.changes(whole, "train", whole, False))
+    assert count > 60
+    if resumes:
+        shutil.copytree(whole, begun)
+        for name in ("step-00000004.safetensors", "latest"):
+            (begun / "checkpoints" / name).unlink()
         shutil.copytree(begun, out)
-        check_end(how, *worker.run("train", out, True, **environment(out, number, how)))
-        assert whole_checkpoint(out)
-        status, said = worker.run("train", out, True)
-        assert status == 0, said
+        count = len(worker.changes(out, *task(out)))
+    before = begun if resumes else None
+    for _ in stopped_at_each_change(worker, how, count, out, task, before):
+        saved, began = whole_checkpoint(out), (out / "run.json").exists()
+        assert saved or not resumes
+        finished(worker, "train", out, saved or began)
         same_end(out, whole, "step-00000004.safetensors")
 
 
 @pytest.fixture
 def texts(place):
     """Return folders of a text and of pairs."""
-    draw = random.Random(5)
-
-    def line() -> str:
-        return " ".join(f"w{draw.randrange(12)}" for _ in range(draw.randint(2, 6)))
-
-    for kind in ("text", "pairs"):
-        (place / kind).mkdir()
-    for split in ("train", "valid", "test"):
-        rows = [line() for _ in range(24)]
-        (place / "text" / f"{split}.txt").write_text("\n".join(rows) + "\n")
-        pairs = [f"{first}\t{second}\n" for first, second in pairwise(rows)]
-        (place / "pairs" / f"{split}.tsv").write_text("".join(pairs))
+    write_text(place / "text", 100, other_tokens=100)
+    (place / "pairs").mkdir()
+    write_pairs(place / "pairs")
     return place
 
 
@@ -205,70 +204,48 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("how", MOST)
-@pytest.mark.parametrize("kind", ["text", "pairs"])
-def test_a_cache_is_whole_or_made_again(worker, texts, kind, how):
-    whole, cache = texts / "whole", texts / "cache"
-    count = len(worker.changes(whole, "encode", kind, texts / kind, whole))
-    assert count > 20
-    for number in range(1, count + 1):
-        shutil.rmtree(cache, ignore_errors=True)
-        given = environment(cache, number, how)
-        check_end(how, *worker.run("encode", kind, texts / kind, cache, **given))
-        status, said = worker.run("encode", kind, texts / kind, cache)
-        assert (status, said) == (0, "")
-        assert files(cache) == files(whole)
-
-
-@pytest.mark.parametrize("how", MOST)
-def test_a_trace_is_readable_to_its_last_whole_step(worker, place, how):
-    whole, folder = place / "whole", place / "trace"
-    count = len(worker.changes(whole, "record", whole))
-    assert count > 10
-    for number in range(1, count + 1):
-        shutil.rmtree(folder, ignore_errors=True)
-        check_end(how, *worker.run("record", folder, **environment(folder, number, how)))
-        if (folder / "trace.json").exists():
-            found = list(Trace(folder).steps())
-            assert [step for step, _ in found] == list(range(len(found)))
-            for step, tensors in found:
-                assert np.array_equal(tensors["a"], np.arange(9.0) * step)
-        status, said = worker.run("record", folder)
-        assert status == 0, said
-        assert files(folder) == files(whole)
-
-
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
 
-@pytest.mark.parametrize("how", MOST)
-def test_a_download_is_completed(worker, texts, monkeypatch, how):
-    whole, out = texts / "whole", texts / "out"
+@pytest.fixture
+def address(texts):
+    """Serve the text; return the address."""
     handler = partial(_Quiet, directory=texts / "text")
-    hashes = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (texts / "text").iterdir()
-    }
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        address, proxy = f"http://127.0.0.1:{server.server_port}/", {"NO_PROXY": "127.0.0.1"}
-        status, said = worker.run("fetch", address, hashes, whole, **proxy)
-        assert status == 0, said
-        shutil.rmtree(whole)
-        os.environ["NO_PROXY"] = "127.0.0.1"
-        count = len(worker.changes(whole, "fetch", address, hashes, whole))
-        for number in range(1, count + 1):
-            shutil.rmtree(out, ignore_errors=True)
-            given = environment(out, number, how) | proxy
-            check_end(how, *worker.run("fetch", address, hashes, out, **given))
-            for name, content in files(out).items():
-                assert content == (texts / "text" / name).read_bytes()
-            status, said = worker.run("fetch", address, hashes, out, **proxy)
-            assert status == 0, said
-            assert files(out) == files(texts / "text")
+        yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
+
+
+@pytest.mark.parametrize("how", MOST)
+@pytest.mark.parametrize("kind", ["cache of text", "cache of pairs", "trace", "download"])
+def test_what_is_written_is_whole_or_made_again(worker, texts, address, kind, how):
+    """Also a trace is readable to its last whole step, and no downloaded file is damaged."""
+    whole, out, sources = texts / "whole", texts / "out", files(texts / "text")
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in sources.items()}
+
+    def task(folder):
+        if kind == "trace":
+            return "record", folder
+        if kind == "download":
+            return "fetch", address, hashes, folder
+        text = kind.removeprefix("cache of ")
+        return "encode", text, texts / text, folder
+
+    count = len(worker.changes(whole, *task(whole)))
+    assert count > 10
+    for _ in stopped_at_each_change(worker, how, count, out, task):
+        if kind == "trace" and (out / "trace.json").exists():
+            steps = list(Trace(out).steps())
+            assert [step for step, _ in steps] == list(range(len(steps)))
+            for step, tensors in steps:
+                assert np.array_equal(tensors["a"], np.arange(9.0) * step)
+        if kind == "download":
+            assert files(out).items() <= sources.items()
+        finished(worker, *task(out))
+        assert files(out) == files(whole)
 
 
 @pytest.fixture(scope="module")

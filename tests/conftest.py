@@ -140,14 +140,8 @@ _MOST_WORKERS = 4  # each holds both frameworks, and may hold a browser: about 2
 def pytest_configure(config):
     """Name the markers of tests with needs, and let Ctrl-C reach the processes of tests."""
     config.addinivalue_line("markers", "thorough: takes long; `make test-all` runs it")
-    config.addinivalue_line("markers", "browser: needs Chromium")
-    config.addinivalue_line("markers", "torch: needs PyTorch")
-    config.addinivalue_line("markers", "jax: needs JAX, flax and optax")
-    config.addinivalue_line("markers", "gallery: needs torchvision and transformers")
-    config.addinivalue_line("markers", "compiler: needs a C compiler")
-    config.addinivalue_line("markers", "hosts: needs network namespaces")
-    config.addinivalue_line("markers", "horovod: needs the environment of `make horovod`")
-    config.addinivalue_line("markers", "gpu: needs the environment of `make gpu`, and no GPU")
+    for marker, (*_, how) in OPTIONAL.items():
+        config.addinivalue_line("markers", f"{marker}: left out where there is {how}")
     config.stash[_LEFT_OUT] = {}
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # a shell has started pytest in the background; processes would inherit it

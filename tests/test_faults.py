@@ -39,31 +39,6 @@ from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
 BY_NAME = {fault.name: fault for fault in reversed(CATALOGUE)}
 DEFAULTS = {each.strategies.default for each in REGISTRIES.values()}
 
-# The rows of what the two frameworks decide differently, each with a fault at least.
-TOPICS = {
-    "Loss scale over replicas",
-    "Splitting a batch",
-    "Feeds",
-    "Fetches",
-    "Order of all-reduce",
-    "Where clipping happens",
-    "Global norm with sparse gradients",
-    "Non-finite norm",
-    "Adam ε",
-    "Sparse Adam",
-    "LSTM gates",
-    "Two biases",
-    "GRU",
-    "Beyond a row's length",
-    "Mean cross entropy",
-    "padding_idx",
-    "Dropout",
-    "Initial values",
-    "Optimiser state",
-    "AUTO_REUSE",
-    "Reported loss",
-}
-
 # One for each way of being found; all of them are `python -m parity faults`.
 SOME = {
     "lstm-gates-f-g": ("tensorflow", MISMATCH),
@@ -75,40 +50,19 @@ SOME = {
     "slower-when-not-recording": ("tensorflow", CHECK),
 }
 
-# strategy -> the fewest faults that it has
-STRATEGIES = {
-    "layers": 20,
-    "mirrored": 10,
-    "average-gradients": 10,
-    "parallel-do": 5,
-    "asynchronous": 10,
-    "data-parallel": 16,
-    "multi-worker": 14,
-    "parameter-server-sync": 4,
-    "parameter-server": 7,
-}
 
-
-def test_the_catalogue_covers_every_row():
-    assert len(CATALOGUE) >= 60
+def test_the_catalogue_tells_all_of_each_fault():
     parts = {(fault.name, fault.setting, fault.cause) for fault in CATALOGUE}
     assert len(parts) == len(CATALOGUE)
     assert len({(name, cause) for name, _, cause in parts}) == len(BY_NAME)
-    assert {fault.topic for fault in CATALOGUE} >= TOPICS
+    assert {fault.check for fault in CATALOGUE} == {"", *CHECKS}
     for fault in CATALOGUE:
         assert fault.setting in SETTINGS
         assert fault.where
-        assert fault.edits.keys() <= FOLDERS.keys()
-        assert fault.edits
+        assert fault.edits.keys() & FOLDERS.keys() == fault.edits.keys() != set()
         assert re.fullmatch(r"[a-z0-9-]+", fault.name)
         # a precision it need not be found in has a reason
         assert (len(fault.dtypes) < 2) == bool(fault.undetectable_reason)
-
-
-def test_every_check_of_whole_runs_has_faults_of_its_own():
-    of_checks = [fault.check for fault in CATALOGUE if fault.check]
-    assert len(of_checks) >= 25
-    assert {fault.check for fault in CATALOGUE} == {"", *CHECKS}
 
 
 def of_strategy(name: str) -> set[str]:
@@ -123,7 +77,6 @@ def test_every_strategy_has_faults_of_its_own():
         for entry in REGISTRIES[side].strategies
         if not entry.environment  # tests/test_strategies_horovod.py plants its own
     ]
-    assert {entry.name for _, entry in entries} == {*STRATEGIES, *DEFAULTS}
     for side, entry in entries:
         planted = plantings(FaultOptions(strategy=(entry.name,), frameworks=(side,)))
         assert planted, (side, entry.name)
@@ -131,10 +84,6 @@ def test_every_strategy_has_faults_of_its_own():
         assert {each.own_strategy for each in planted} == {
             "" if entry.name in DEFAULTS else entry.name
         }
-    for name, least in STRATEGIES.items():
-        planted = plantings(FaultOptions(strategy=(name,)))
-        assert len({(each.fault.name, each.fault.setting) for each in planted}) >= least, name
-    assert len(set().union(*map(of_strategy, STRATEGIES))) >= 40
 
 
 def kinds(fault: Fault) -> list[tuple[str, str, tuple[Edit, ...]]]:
@@ -331,8 +280,6 @@ def test_faults_are_chosen_by_strategy():
         strategy=("mirrored",), only=("gradient-averaged", "beta2"), dtype=("float64",)
     )
     assert both == [("gradient-averaged", "tensorflow", "float64", "fast")]
-    every = {name for name, *_ in planned(strategy=(*STRATEGIES, *DEFAULTS))}
-    assert every == set(BY_NAME)
     assert planned(strategy=("all",)) == planned()
     assert planned(strategy=("paddle=all",)) == planned(frameworks=("paddle",))
     of_paddle = planned(strategy=("paddle=layers",))

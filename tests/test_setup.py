@@ -21,7 +21,6 @@ LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 TRAIN = [Requirement(line) for line in EXTRAS["train"]]
-TARGETS = ["help", "setup", "test", "parity", "horovod", "lock", "wheel", "clean"]
 
 
 def project_files() -> list[Path]:
@@ -56,7 +55,11 @@ def run_make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with what set-up reads."""
-    for name in ["Makefile", "requirements.lock", "requirements-horovod.lock"]:
+    locks = [
+        path.relative_to(ROOT) for path in (*ROOT.glob("*.lock"), *ROOT.glob("deploy/*.lock"))
+    ]
+    (tmp_path / "deploy").mkdir()
+    for name in ["Makefile", *locks]:
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     return tmp_path
 
@@ -90,17 +93,11 @@ def test_no_file_names_a_package_index_or_a_local_path(pattern: str):
     assert found == []
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_make_has_commands_for_the_target(target: str, checkout: Path):
-    done = run_make(checkout, "--dry-run", target)
+def test_help_lists_targets_that_have_commands(checkout: Path):
+    targets = re.findall(r"^make ([\w-]+)", run_make(ROOT).stdout, re.MULTILINE)
+    assert {"setup", "test", "parity"} < {*targets}
+    done = run_make(checkout, "--dry-run", *targets)
     assert done.returncode == 0, done.stderr
-    assert done.stdout
-    assert "Nothing to be done" not in done.stdout
-
-
-def test_help_lists_the_commands():
-    shown = run_make(ROOT).stdout
-    assert [target for target in TARGETS if f"make {target} " not in shown] == ["help"]
 
 
 def test_unusable_python_is_one_line(checkout: Path):

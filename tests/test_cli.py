@@ -14,13 +14,13 @@ from conftest import run_python as run
 
 from parity import Recorder
 from parity.base.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
-from parity.base.fields import flag
-from parity.cli.command_line import main, take_options
+from parity.cli.command_line import main
 from parity.cli.commands import parity
-from parity.twins.cli.command_line import command_options, spec_from, spec_options
+from parity.twins.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.twins.cli.options import RunOptions, TrainOptions
 from parity.twins.commands import COMMANDS
 from parity.twins.launch.processes import ROOT, raise_for_status, spec_flags
+from parity.twins.spec.fields import flag
 from parity.twins.spec.frameworks import FRAMEWORKS, strategies_named
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import TrainSpec, preset

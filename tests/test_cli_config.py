@@ -10,10 +10,10 @@ from conftest import FOLDERS, ONE_FRAMEWORK, assert_one_line, ended, flags, star
 
 from parity.base.errors import UsageError
 from parity.base.files import CONFIG
-from parity.cli.command_line import main, take_options
+from parity.cli.command_line import main
 from parity.trace.reader import Trace
 from parity.trace.writer import Writer
-from parity.twins.cli.command_line import command_options, spec_from, spec_options
+from parity.twins.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.twins.cli.config import (
     config_options,
     config_text,

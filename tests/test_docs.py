@@ -12,10 +12,9 @@ import click
 import pytest
 
 from docs.tables.write import filled
-from parity.cli.command_line import take_options
 from parity.cli.commands import parity as parity_command
 from parity.trace.rungs import RUNGS, rungs
-from parity.twins.cli.command_line import command_options, spec_from, spec_options
+from parity.twins.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.twins.cli.config import config_options
 from parity.twins.cli.options import ChatOptions, RunOptions, TrainOptions
 from parity.twins.commands import COMMANDS as LABORATORY

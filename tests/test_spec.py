@@ -10,8 +10,8 @@ from oracle_side import random_inputs, small_pairs_spec, small_spec
 from test_cli import other
 
 from parity.base.errors import UsageError
-from parity.base.fields import check_fields, option
 from parity.twins.oracle.training import Oracle
+from parity.twins.spec.fields import check_fields, option
 from parity.twins.spec.gpus import check_gpus, without_paddle
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.base.fields import check_fields, option
 from parity.twins.oracle.layers import project
+from parity.twins.spec.fields import check_fields, option
 from parity.twins.spec.networks import register_network
 from parity.twins.spec.networks.language_model import LanguageModelText
 from parity.twins.spec.networks.network import Network, Parameter, Preset

@@ -1,20 +1,16 @@
-"""Command lines made from classes of options, and what becomes of a command's errors."""
+"""Command lines: paths among their arguments, and what becomes of a command's errors."""
 
-import dataclasses
 import errno
 import os
 import sys
 import traceback
-import types
-import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from parity.base.errors import DEFECT_STATUS, UsageError
-from parity.base.fields import flag
 from parity.base.files import reason
 from parity.base.machine import out_of_memory
 from parity.base.plugins import load_plugins
@@ -101,19 +97,6 @@ def _of_the_system(error: Exception) -> str | None:
     return None
 
 
-def take_options(cls: type, values: dict[str, Any]) -> Any:
-    """Return an options object made of its fields in `values`, and remove them from there."""
-    hints = typing.get_type_hints(cls)
-    return cls(
-        **{
-            field.name: take_options(hints[field.name], values)
-            if dataclasses.is_dataclass(hints[field.name])
-            else values.pop(field.name)
-            for field in dataclasses.fields(cls)
-        }
-    )
-
-
 def load_plugins_or_exit() -> None:
     """Load the plug-ins that PARITY_PLUGINS names; on failure, print one line and exit with 2.
 
@@ -125,89 +108,6 @@ def load_plugins_or_exit() -> None:
         load_plugins()
     except UsageError as error:
         sys.exit(print_error(error, debug="--debug" in sys.argv[1:]))
-
-
-def add_options(
-    cls: type,
-    command: Callable,
-    *,
-    defaults: bool,
-    left_out: Collection[str] = (),
-    option_class: type[click.Option] = click.Option,
-    names_of: Callable[[str], str] = lambda name: "",
-    **extra: Any,
-) -> Callable:
-    """Add a flag to a command for each field of a class of options.
-
-    Args:
-      defaults: whether the flags have the fields' defaults; otherwise a flag that is not given
-        is None.
-      left_out: names of fields that get no flag.
-      option_class: the class of the flags; another than click's own is told the type of the
-        value as `kind`, and as `several` whether there may be more than one.
-      names_of: returns what the help says of the names that a field takes, in brackets.
-      **extra: further arguments of `option_class`.
-    """
-    hints = typing.get_type_hints(cls)
-    for field in reversed(dataclasses.fields(cls)):
-        if field.name in left_out:
-            continue
-        kind = _without_none(hints[field.name])
-        if dataclasses.is_dataclass(kind):  # options that several commands share
-            assert isinstance(kind, type)
-            command = add_options(
-                kind,
-                command,
-                defaults=defaults,
-                left_out=left_out,
-                option_class=option_class,
-                names_of=names_of,
-                **extra,
-            )
-            continue
-        keywords: dict[str, Any] = {
-            "help": field.metadata["help"] + (_allowed_text(field) or names_of(field.name))
-        }
-        names, several = [flag(field.name)], False
-        if defaults:
-            keywords |= {"default": field.default, "show_default": field.default is not None}
-        if kind is bool:
-            if field.default or not defaults:
-                names = [f"{names[0]}/--no-{names[0][2:]}"]
-            if not defaults:
-                keywords["default"] = None
-            keywords["is_flag"] = True
-        elif typing.get_origin(kind) is tuple:
-            several, kind = True, typing.get_args(kind)[0]
-            keywords["type"] = _CommaSeparated(kind)
-            # click would print a tuple with spaces, which no flag takes
-            keywords["show_default"] = False
-            if field.default and "[default:" not in keywords["help"]:
-                keywords["help"] += f"  [default: {','.join(map(str, field.default))}]"
-        else:
-            keywords["type"] = PathType() if kind is Path else kind
-        if field.name == "resume":  # the only flag whose value may be left out
-            keywords |= {"is_flag": False, "flag_value": ""}
-        if option_class is not click.Option:
-            keywords |= {"cls": option_class, "kind": kind, "several": several, **extra}
-        command = click.option(*names, field.name, **keywords)(command)
-    return command
-
-
-def _allowed_text(field: dataclasses.Field) -> str:
-    """Return the values that a field allows, in brackets; empty if it allows any value."""
-    bounds = field.metadata["bounds"].items()
-    words = field.metadata["choices"] or [
-        f"{kind.replace('_', ' ')} {bound:g}" for kind, bound in bounds if bound is not None
-    ]
-    return f" ({', '.join(words)})" if words else ""
-
-
-def _without_none(hint: Any) -> Any:
-    """Return the type T for the annotation `T | None`, and any other annotation unchanged."""
-    if isinstance(hint, types.UnionType):
-        (hint,) = (each for each in typing.get_args(hint) if each is not type(None))
-    return hint
 
 
 class PathType(click.ParamType):
@@ -225,21 +125,3 @@ class PathType(click.ParamType):
                 f"allowed: {_LONGEST_NAME} bytes"
             )
         return path
-
-
-class _CommaSeparated(click.ParamType):
-    """Several values, separated by commas."""
-
-    def __init__(self, kind: type):
-        self._kind = kind
-        self.name = f"{'integer' if kind is int else 'text'},..."
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(self._kind(each) for each in value.split(","))
-        except ValueError:
-            raise UsageError(
-                f"{param.opts[0]} is {value!r}; allowed: numbers separated by commas"
-            ) from None

@@ -4,9 +4,9 @@ The library's own stand here; a checkout adds those of its laboratory.
 """
 
 import json
+import math
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from parity.align.proposal import propose
 from parity.align.traps import traps
 from parity.align.weights import carried, write_weights
 from parity.base.errors import UsageError
-from parity.base.fields import check_fields, option
 from parity.base.files import write_whole
 from parity.base.laboratory import of_laboratory
 from parity.base.process import stop_signals_raise
 from parity.base.text import command_text, counted, escaped
 from parity.cli import doctor, localise, measure_bounds
-from parity.cli.command_line import PathType, add_options, take_options
+from parity.cli.command_line import PathType
 from parity.compare.choice import Choice
 from parity.report.assertion import CAUSE_SECONDS, compared
 from parity.report.save import save_values, utf_8
@@ -41,20 +40,6 @@ MATCH, MISMATCH = 0, 1
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _LONGEST_SENTENCE = 200  # characters
-_STEPS_AFTER = 5
-_AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"  # noqa: E501
-_CAUSE_SEARCH = "for traces of train.py: seconds that the oracle may take, at the first wrong step, to make suspected mistakes itself until one explains the difference; 0: no search"  # noqa: E501
-
-
-@dataclass(frozen=True)
-class MismatchOptions:
-    """What follows a mismatch of two recorded traces: options of `compare` and `report`."""
-
-    after_mismatch: int = option(_STEPS_AFTER, _AFTER_MISMATCH, at_least=0)
-    cause_seconds: float = option(CAUSE_SECONDS, _CAUSE_SEARCH, at_least=0)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class Command(click.Command):
@@ -122,7 +107,30 @@ def parity() -> None:
     """
 
 
+def _at_least_0(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    if not 0 <= value < math.inf:
+        raise UsageError(f"{parameter.opts[0]} is {value!r}; allowed: >= 0")
+    return value
+
+
 _CHOICES = (
+    click.option(
+        "--after-mismatch",
+        default=5,
+        show_default=True,
+        callback=_at_least_0,
+        help="number of steps to measure after the first wrong one, to show whether the "
+        "difference grows, stays or vanishes (at least 0)",
+    ),
+    click.option(
+        "--cause-seconds",
+        default=CAUSE_SECONDS,
+        show_default=True,
+        callback=_at_least_0,
+        help="for traces of train.py: seconds that the oracle may take, at the first wrong "
+        "step, to make suspected mistakes itself until one explains the difference; 0: no "
+        "search (at least 0)",
+    ),
     click.option(
         "--include",
         multiple=True,
@@ -167,7 +175,7 @@ def _comparison_options(command: Any) -> Any:
     """Add the options that say what of two recordings is compared, and how."""
     for choose in reversed(_CHOICES):
         command = choose(command)
-    return add_options(MismatchOptions, command, defaults=True)
+    return command
 
 
 @parity.command("compare")
@@ -321,7 +329,6 @@ def _compared(
     **values: Any,
 ) -> dict[str, Any]:
     """Return the report of two recorded runs as plain values; see `_comparison_options`."""
-    options = take_options(MismatchOptions, values)
     choice = Choice(include, exclude, _range(steps), allow_missing)
     return compared(
         [open_side(trace_a), open_side(trace_b)],
@@ -330,8 +337,7 @@ def _compared(
         choice=choice,
         mapping=map_file,
         bounds=bounds_file,
-        after_mismatch=options.after_mismatch,
-        cause_seconds=options.cause_seconds,
+        **values,
     )
 
 

@@ -16,12 +16,12 @@ from parity.base.files import check_output
 from parity.base.locks import only_writer
 from parity.base.machine import measured_here
 from parity.base.text import command_text, escaped
-from parity.cli.command_line import PathType, take_options
+from parity.cli.command_line import PathType
 from parity.cli.commands import MATCH, MISMATCH
 from parity.report.save import save_report, save_values
 from parity.report.terminal import coloured, report_text
 from parity.report.verdict_page import report_html
-from parity.twins.cli.command_line import command_options, spec_from, spec_options
+from parity.twins.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.twins.cli.config import config_options, config_text, errors_name_config, is_given
 from parity.twins.cli.help import GroupedCommand
 from parity.twins.cli.options import (

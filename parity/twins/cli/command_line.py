@@ -2,14 +2,16 @@
 
 import dataclasses
 import sys
+import types
+import typing
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import click
 
 from parity.base.errors import UsageError
-from parity.base.fields import flag
-from parity.cli.command_line import add_options, load_plugins_or_exit, main, take_options
+from parity.cli.command_line import PathType, load_plugins_or_exit, main
 from parity.twins.cli.config import (
     ConfigOption,
     config_options,
@@ -18,6 +20,7 @@ from parity.twins.cli.config import (
 )
 from parity.twins.cli.help import PARTS, GroupedCommand, names_text
 from parity.twins.cli.options import ChatOptions, TrainOptions
+from parity.twins.spec.fields import flag
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec, preset
@@ -139,6 +142,19 @@ def chat_command(framework: str, chat: Callable[[ChatOptions], None]) -> None:
     sys.exit(main(command))
 
 
+def take_options(cls: type, values: dict[str, Any]) -> Any:
+    """Return an options object made of its fields in `values`, and remove them from there."""
+    hints = typing.get_type_hints(cls)
+    return cls(
+        **{
+            field.name: take_options(hints[field.name], values)
+            if dataclasses.is_dataclass(hints[field.name])
+            else values.pop(field.name)
+            for field in dataclasses.fields(cls)
+        }
+    )
+
+
 def _add_options(
     cls: type,
     command: Callable,
@@ -147,12 +163,82 @@ def _add_options(
     left_out: Collection[str] = (),
     group: str | None = None,
 ) -> Callable:
-    return add_options(
-        cls,
-        command,
-        defaults=defaults,
-        left_out=left_out,
-        option_class=ConfigOption,
-        names_of=names_text,
-        group=group,
-    )
+    """Add a flag to a command for each field of a class of options.
+
+    Args:
+      defaults: whether the flags have the fields' defaults; otherwise a flag that is not given
+        is None.
+      left_out: names of fields that get no flag.
+      group: the heading of the help that they stand under, unless their names say it.
+    """
+    hints = typing.get_type_hints(cls)
+    for field in reversed(dataclasses.fields(cls)):
+        if field.name in left_out:
+            continue
+        kind = _without_none(hints[field.name])
+        if dataclasses.is_dataclass(kind):  # options that several commands share
+            assert isinstance(kind, type)
+            command = _add_options(
+                kind, command, defaults=defaults, left_out=left_out, group=group
+            )
+            continue
+        keywords: dict[str, Any] = {
+            "help": field.metadata["help"] + (_allowed_text(field) or names_text(field.name))
+        }
+        names, several = [flag(field.name)], False
+        if defaults:
+            keywords |= {"default": field.default, "show_default": field.default is not None}
+        if kind is bool:
+            if field.default or not defaults:
+                names = [f"{names[0]}/--no-{names[0][2:]}"]
+            if not defaults:
+                keywords["default"] = None
+            keywords["is_flag"] = True
+        elif typing.get_origin(kind) is tuple:
+            several, kind = True, typing.get_args(kind)[0]
+            keywords["type"] = _CommaSeparated(kind)
+            # click would print a tuple with spaces, which no flag takes
+            keywords["show_default"] = False
+            if field.default and "[default:" not in keywords["help"]:
+                keywords["help"] += f"  [default: {','.join(map(str, field.default))}]"
+        else:
+            keywords["type"] = PathType() if kind is Path else kind
+        if field.name == "resume":  # the only flag whose value may be left out
+            keywords |= {"is_flag": False, "flag_value": ""}
+        keywords |= {"cls": ConfigOption, "kind": kind, "several": several, "group": group}
+        command = click.option(*names, field.name, **keywords)(command)
+    return command
+
+
+def _allowed_text(field: dataclasses.Field) -> str:
+    """Return the values that a field allows, in brackets; empty if it allows any value."""
+    bounds = field.metadata["bounds"].items()
+    words = field.metadata["choices"] or [
+        f"{kind.replace('_', ' ')} {bound:g}" for kind, bound in bounds if bound is not None
+    ]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _without_none(hint: Any) -> Any:
+    """Return the type T for the annotation `T | None`, and any other annotation unchanged."""
+    if isinstance(hint, types.UnionType):
+        (hint,) = (each for each in typing.get_args(hint) if each is not type(None))
+    return hint
+
+
+class _CommaSeparated(click.ParamType):
+    """Several values, separated by commas."""
+
+    def __init__(self, kind: type):
+        self._kind = kind
+        self.name = f"{'integer' if kind is int else 'text'},..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self._kind(each) for each in value.split(","))
+        except ValueError:
+            raise UsageError(
+                f"{param.opts[0]} is {value!r}; allowed: numbers separated by commas"
+            ) from None

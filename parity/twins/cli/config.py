@@ -19,7 +19,6 @@ import yaml
 from click.core import ParameterSource
 
 from parity.base.errors import UsageError
-from parity.base.fields import flag
 from parity.base.files import (
     CONFIG,
     HEADER,
@@ -29,6 +28,7 @@ from parity.base.files import (
     written_by_run,
 )
 from parity.cli.command_line import PathType
+from parity.twins.spec.fields import flag
 from parity.twins.spec.spec import Spec
 
 _MOST_BYTES = 64 * 1024  # ten times as many as all options take

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.errors import UsageError
-from parity.base.fields import check_fields, option
 from parity.report.assertion import CAUSE_SECONDS
 from parity.trace.rungs import CHECKS
 from parity.twins.decoding.hypotheses import MOST_PENALTY
+from parity.twins.spec.fields import check_fields, option
 from parity.twins.spec.frameworks import FRAMEWORKS, synchronous_form
 from parity.twins.spec.networks import DEFAULT_NETWORK
 from parity.twins.spec.strategies import StrategySettings

@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from parity.base.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
-from parity.base.fields import flag
 from parity.base.files import make_folder
 from parity.base.process import die_with_parent, stop_signals
+from parity.twins.spec.fields import flag
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 

@@ -10,8 +10,8 @@ import click
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
-from parity.cli.command_line import load_plugins_or_exit, main, take_options
-from parity.twins.cli.command_line import command_options, spec_from, spec_options
+from parity.cli.command_line import load_plugins_or_exit, main
+from parity.twins.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyRegistry

@@ -10,7 +10,7 @@ from reprlib import repr as shortened
 from typing import Any
 
 from parity.base.errors import UsageError
-from parity.base.fields import check_types
+from parity.twins.spec.fields import check_types
 from parity.twins.spec.networks import NETWORKS, network_of
 from parity.twins.spec.training import TrainSpec as TrainSpec
 from parity.twins.spec.training import learning_rate as learning_rate

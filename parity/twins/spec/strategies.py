@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from parity.base.errors import UsageError
-from parity.base.fields import check_fields, flag, in_words, option
 from parity.base.plugins import load_object
 from parity.twins.spec.asynchronous_schedule import is_seed
+from parity.twins.spec.fields import check_fields, flag, in_words, option
 from parity.twins.spec.training import TrainSpec
 
 _STAGES = (

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from parity.base.fields import check_fields, option
+from parity.twins.spec.fields import check_fields, option
 
 
 # fmt: off

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import UsageError
-from parity.base.fields import in_words
 from parity.trace.side import Side
 from parity.twins.spec.asynchronous_schedule import FREE, greatest_staleness
+from parity.twins.spec.fields import in_words
 from parity.twins.spec.strategies import StrategySettings
 
 

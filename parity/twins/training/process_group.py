@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from parity.base.errors import DEFECT_STATUS, UsageError
-from parity.base.fields import flag
 from parity.base.machine import usable_cores
 from parity.base.progress import be_quiet, say
 from parity.twins.cli.options import TrainOptions
@@ -22,6 +21,7 @@ from parity.twins.processes.launcher_variables import (
 )
 from parity.twins.processes.private_network import warn_of_ports
 from parity.twins.processes.supervisor import start_processes
+from parity.twins.spec.fields import flag
 from parity.twins.spec.strategies import StrategyEntry
 
 _MOST = 8

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from parity.base.errors import UsageError
-from parity.base.fields import flag
 from parity.base.files import (
     CONFIG,
     make_folder,
@@ -20,6 +19,7 @@ from parity.base.locks import only_writer
 from parity.base.text import parse_json
 from parity.twins.cli.config import check_config, write_config
 from parity.twins.cli.options import TrainOptions
+from parity.twins.spec.fields import flag
 from parity.twins.spec.spec import Spec
 from parity.twins.training.checkpoint import (
     Checkpoint,

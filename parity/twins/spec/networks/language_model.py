@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parity.base.fields import check_fields, option
 from parity.base.special_tokens import TEXT_UNKNOWN_ID
+from parity.twins.spec.fields import check_fields, option
 from parity.twins.spec.networks.network import (
     SEGMENTERS,
     TARGET_SEGMENTER,

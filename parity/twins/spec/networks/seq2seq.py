@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parity.base.errors import UsageError
-from parity.base.fields import check_fields, option
 from parity.base.special_tokens import PAIR_UNKNOWN_ID
+from parity.twins.spec.fields import check_fields, option
 from parity.twins.spec.networks.network import (
     PAIRS,
     SEGMENTERS,

@@ -17,9 +17,10 @@ from safetensors.numpy import load
 from parity.base.errors import UsageError
 from parity.base.files import UNFINISHED
 from parity.trace.folder import RECORDING, clear_trace, sha256, step_file
-from parity.trace.reader import Trace, wait_for_trace
+from parity.trace.reader import Trace
 from parity.trace.writer import Writer
 from parity.twins.spec.initial import initial_snapshot
+from parity.twins.trace.following import follow, wait_for_trace
 from parity.twins.training.checkpoint import Checkpoint, save_checkpoint
 
 SPEC = small_spec()
@@ -297,7 +298,7 @@ def test_a_reader_follows_and_makes_room(tmp_path, steps):
     writer.start()
     trace = wait_for_trace(folder, lambda: True)
     for expected, found in zip(
-        steps, trace.follow(3, lambda: True, delete=lambda _: True), strict=True
+        steps, follow(trace, 3, lambda: True, delete=lambda _: True), strict=True
     ):
         np.testing.assert_array_equal(found["loss/global"], expected["loss/global"])
     writer.join(timeout=5)
@@ -309,7 +310,7 @@ def test_a_reader_hears_of_a_dead_writer(trace):
     def dead():
         raise UsageError("the writer is gone")
 
-    follower = trace.follow(4, dead, delete=lambda _: False)
+    follower = follow(trace, 4, dead, delete=lambda _: False)
     for _ in range(3):
         next(follower)
     with pytest.raises(UsageError, match="the writer is gone"):

@@ -1,7 +1,5 @@
-"""Reads a trace: all steps, one step, or the steps of a training that still runs."""
+"""Reads a trace: all steps, or one."""
 
-import shutil
-import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -221,45 +219,6 @@ class Trace:
             array = _tensor(file, name) if name in file.keys() else np.zeros(0)  # noqa: SIM118
             return float(array.reshape(())) if array.size == 1 else None
 
-    def follow(
-        self,
-        steps: int,
-        alive: Callable[[], bool],
-        *,
-        delete: Callable[[int], bool],
-        keep: Mapping[int, Path] | None = None,
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the tensors of steps 0 .. steps-1 as they are written.
-
-        Args:
-          alive: called while waiting; returns whether the writer is still running, and raises
-            if it failed.
-          delete: called with a step when the next one is requested; returns whether to remove
-            its file.
-          keep: step -> the folder to keep a copy of its file in. In the trace's own folder it
-            would count as a step that has not been read yet.
-
-        Raises:
-          UsageError: if the writer ended before it wrote them all.
-        """
-        for step in range(steps):
-            path = self.folder / step_file(step)
-            while not path.exists():
-                try:
-                    running = alive()
-                except Exception:
-                    if path.exists():  # it was written, and only then did its writer fail
-                        break
-                    raise
-                if not running and not path.exists():
-                    raise UsageError(f"{self.folder}: its writer ended before step {step}")
-                time.sleep(0.002)
-            yield read_step(path)
-            if keep is not None and step in keep:
-                shutil.copyfile(path, keep[step] / path.name)
-            if delete(step):
-                path.unlink()
-
 
 class View(Trace):
     """A trace seen in another way; what a subclass does not say is the trace's own."""
@@ -303,23 +262,6 @@ def _how_to_record(folder: Path) -> str:
 
 # what the folder of a training holds, and that of `parity run`
 _RESULTS = ("losses.csv", "checkpoints", "config.yaml", "report.json", "traces")
-
-
-def wait_for_trace(folder: Path, alive: Callable[[], bool]) -> Trace:
-    """Return the trace in a folder as soon as its writer has started it.
-
-    Args:
-      alive: called while waiting, as by `Trace.follow`.
-
-    Raises:
-      UsageError: if the writer ended before that.
-    """
-    path = folder / "trace.json"
-    while not path.exists():
-        if not alive() and not path.exists():
-            raise UsageError(f"{folder}: its writer ended before the first step")
-        time.sleep(0.02)
-    return Trace(folder)
 
 
 def read_step(path: Path) -> dict[str, np.ndarray]:

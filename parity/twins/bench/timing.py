@@ -22,7 +22,7 @@ from parity.base.machine import measured_here, usable_cores
 from parity.base.progress import ProgressBar, say
 from parity.report.save import save_report
 from parity.report.terminal import report_text
-from parity.trace.reader import Trace, wait_for_trace
+from parity.trace.reader import Trace
 from parity.twins.bench.cases import BenchCase, cases_of, peers_left_out, strategy_cases
 from parity.twins.bench.history import compare_with_history
 from parity.twins.bench.product_rates import ProductRates, noise, product_rates
@@ -45,6 +45,7 @@ from parity.twins.launch.processes import PEERS, SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
+from parity.twins.trace.following import follow, wait_for_trace
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training.checkpoint import newest_checkpoint
 from parity.twins.training.flops import step_products
@@ -343,7 +344,7 @@ def _recorded_run(
             return not side.ended()
 
         trace = wait_for_trace(out / "trace", is_running)
-        for _ in trace.follow(updates, is_running, delete=lambda step: True):
+        for _ in follow(trace, updates, is_running, delete=lambda step: True):
             pass  # recorded as the compared steps were; nothing of it is kept
         side.wait()
     digests = _digests(out)

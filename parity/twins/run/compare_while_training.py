@@ -11,7 +11,7 @@ from parity.base.progress import ProgressBar
 from parity.compare.findings import Finding, find_in_exact_check
 from parity.compare.tensors import Mismatch
 from parity.trace.folder import clear_trace
-from parity.trace.reader import Trace, wait_for_trace
+from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.compare.whole_runs import (
@@ -24,6 +24,7 @@ from parity.twins.compare.witness import WitnessRung
 from parity.twins.launch.processes import SideProcess
 from parity.twins.run.planned_run import PlannedRun, file_name
 from parity.twins.spec.spec import Spec
+from parity.twins.trace.following import follow, wait_for_trace
 from parity.twins.trace.side import TrainedSide
 from parity.twins.training.checkpoint import KEPT
 
@@ -160,7 +161,8 @@ def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> Com
         return not options.keep_traces and step != wrong
 
     readers = [
-        trace.follow(
+        follow(
+            trace,
             options.steps,
             checks[label],
             delete=delete,

@@ -115,17 +115,6 @@ def test_a_faithful_side_of_pairs_matches(dtype, case):
             assert distance.used <= 0.5
 
 
-def test_replica_counts_are_held_against_the_first_and_across_frameworks():
-    spec = spec_of("float64", "sentences")
-    steps = {count: recorded_steps(spec, STEPS, count) for count in (1, 2, 3, 4)}
-    verdict = both_at(spec, steps)
-    assert verdict.matches
-    between = {pair for pair in verdict.pairs if pair[1] not in (ORACLE, ONE_STEP)}
-    assert between == {(f"paddle-{count}", f"tensorflow-{count}") for count in (1, 2, 3, 4)} | {
-        (f"{side}-1", f"{side}-{n}") for side in ("paddle", "tensorflow") for n in (2, 3, 4)
-    }
-
-
 def test_what_is_right_with_one_replica_is_laid_to_the_strategy():
     spec = spec_of("float64")
     sources = {"gradient": "layers.py:9 (lstm)", "replicas": "towers.py:7 (Towers)"}
@@ -265,27 +254,6 @@ def test_one_element_beyond_what_is_allowed_is_found_in_every_tensor(case):
         assert (found.place.step, found.rung) == (step, rung_of(name))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"cell": "gru"},
-        {"attention": "bahdanau"},
-        {"attention": "dot"},
-        {"attention": "scaled"},
-        {"input_feeding": True},
-        {"bidirectional": True},
-        {"num_layers": 1},
-    ],
-    ids=lambda values: next(iter(values)),
-)
-def test_the_tensors_of_another_network_are_bad_input(values):
-    """Of general attention by LSTMs: none of these has the same tensors, or shapes."""
-    spec = small_pairs_spec()
-    other = recorded_steps(spec.replace(**values), 1)
-    with pytest.raises(UsageError, match=r"^tensorflow-2, step 0: .*spec"):
-        climbed(spec, recorded_steps(spec, 1), other)
-
-
 def test_of_two_faults_the_earlier_in_computation_is_told_first(run):
     spec, steps = run
     late = changed(steps, 2, "weight/embed/table", lambda a: a + 0.01)
@@ -316,25 +284,6 @@ def test_a_learning_rate_off_the_schedule_is_found_though_both_sides_have_it(run
     verdict = climbed(spec, steps, steps)
     assert verdict.mismatches[0].place.tensor == "batch/learning_rate"
     assert ORACLE in verdict.mismatches[0].sides
-
-
-@pytest.mark.parametrize(
-    ("fault", "values"),
-    [
-        ("epsilon", {"epsilon": 1e-5}),
-        ("clipping", {"clip_norm": 5.0}),
-        ("dropout", {"keep": 1.0}),
-        ("other masks", {"seed": 4}),
-        ("learning rate", {"learning_rate": 0.02}),
-        ("first moment", {"beta1": 0.8}),
-    ],
-)
-def test_a_side_trained_by_another_spec_is_found(run, fault, values):
-    """The header says one thing, and the side did another from the first step on."""
-    spec, steps = run
-    verdict = climbed(spec, steps, recorded_steps(spec.replace(**values), STEPS))
-    assert not verdict.matches
-    assert verdict.steps == 1
 
 
 def test_a_state_that_is_not_carried_is_found_at_the_second_step(run):

@@ -368,16 +368,6 @@ def test_faithful_answers_match():
         assert verdict.pairs["tensorflow-2", "oracle"]["answers"].used == 0
 
 
-def test_every_probe_ends_answers_as_it_says():
-    usual, limit, ties, full = (
-        answered(probe.snapshot, probe.search).lines for probe in probes()
-    )
-    assert [(len(line["tokens"]), line["finished"]) for line in limit] == [(6, False)] * 3
-    assert [line["tokens"] for line in ties] == [[4]] * 3
-    assert [(set(line["tokens"]), line["finished"]) for line in full] == [({4}, False)] * 3
-    assert len(usual) == 3
-
-
 def replaced(answers, row, **values):
     lines = [dict(line) for line in answers.lines]
     lines[row] |= values
@@ -408,14 +398,6 @@ def test_another_answer_is_found_in_its_place(name):
     assert "tensorflow-2" in verdict.departing()
     if name not in ("answers/answer", "answers/reference", "answers/source"):
         assert verdict.departing() == ["tensorflow-2"]
-
-
-def test_sides_that_answer_wrong_alike_are_named_together():
-    probe = probes()[0]
-    wrong = CHANGES["answers/tokens"](answered(probe.snapshot, probe.search))
-    rung = AnswersRung(PAIRS, weights_of(probe.snapshot), 7)
-    found = rung.compare({"paddle-2": wrong, "tensorflow-2": wrong}, probe.search)
-    assert verdict_of(PAIRS).with_checks(found).departing() == ["paddle-2", "tensorflow-2"]
 
 
 def test_a_tie_that_is_broken_the_other_way_is_found():

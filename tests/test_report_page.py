@@ -11,7 +11,6 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import click.testing
 import numpy as np
 import pytest
 from browser import cells, lines
@@ -27,14 +26,12 @@ from oracle_side import (
 from parity.align.mapping import write
 from parity.align.proposal import propose
 from parity.base.files import write_whole
-from parity.cli.commands import parity
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, Distance, Place
 from parity.report.assertion import compared
 from parity.report.graph import inside
 from parity.report.heat_map import AFTER, COLOURS, WRONG
 from parity.report.mismatch import first_lines, mismatch_story
-from parity.report.save import save_report
 from parity.report.terminal import notes
 from parity.report.verdict_page import report_html
 from parity.report.verdict_tables import rung_table, training_table
@@ -636,46 +633,14 @@ def test_nothing_in_a_page_is_fetched_and_texts_are_no_marks(reports):
     assert "<i>" not in page
 
 
-def test_a_run_writes_the_page_beside_the_other_reports(reports, tmp_path):
-    values = reports("pairs").values
-    save_report("report", "text", values, tmp_path, page=report_html(values))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "report.html",
-        "report.json",
-        "report.txt",
-    ]
-    assert (tmp_path / "report.html").read_bytes() == reports("pairs").page.read_bytes()
-    assert json.loads((tmp_path / "report.json").read_text()) == values
-
-
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
-    """Record two sides, and one that is wrong."""
+    """Record two sides."""
     folder, spec = tmp_path_factory.mktemp("traces"), small_spec()
     steps = recorded_steps(spec, 4)
-    wrong = [dict(tensors) for tensors in steps]
-    fault(3, {"tensorflow-1": wrong[3]})
-    for name, framework, recorded in (
-        ("a", "paddle", steps),
-        ("b", "tensorflow", steps),
-        ("wrong", "tensorflow", wrong),
-    ):
-        write_trace(folder / name, header(spec, framework), recorded)
+    for name, framework in zip("ab", FRAMEWORKS, strict=True):
+        write_trace(folder / name, header(spec, framework), steps)
     return folder
-
-
-@pytest.mark.parametrize(("other", "status"), [("b", 0), ("wrong", 1)])
-def test_recorded_traces_make_a_page(traces, tmp_path, other, status):
-    page = tmp_path / "new" / "page.html"
-    arguments = ["report", str(traces / "a"), str(traces / other), "--html", str(page)]
-    done = click.testing.CliRunner().invoke(parity, arguments, standalone_mode=False)
-    verdict = ("match", "mismatch")[status]
-    assert done.return_value == status
-    uncovered = "" if status else r", with \d+ cases not covered"
-    assert re.fullmatch(f"page: {page}\nverdict: {verdict}{uncovered}\n", done.output)
-    text = page.read_text(encoding="utf-8")
-    assert f'id="verdict">{verdict}' in text
-    assert ('id="mismatch"' in text) is bool(status)
 
 
 def test_names_that_the_locale_cannot_read_are_no_obstacle(traces, tmp_path):

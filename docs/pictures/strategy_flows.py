@@ -1,6 +1,7 @@
 """What flows where in each strategy, on two replicas: a description, which `flows.py` draws."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 from docs.pictures.flows import Arrow, Box, Flow, Lane
@@ -9,6 +10,7 @@ from parity.twins.spec.replicas import split_rows
 _COLUMNS = ("left", "right")
 _ROWS = 5  # of the global batch in every picture: two replicas do not get equally many
 _ENGINE = ("all-reduce, by the engine", "g = g0 + g1, for each parameter")
+_ONE_COPY = "one copy, and the optimiser state"
 
 
 def _shares() -> list[str]:
@@ -17,10 +19,14 @@ def _shares() -> list[str]:
     return [f"rows 0–{first - 1}", f"rows {first}–{_ROWS - 1}"]
 
 
+def _middle(name: str, kind: str, row: int, *lines: str) -> Box:
+    return Box(name, kind, "middle", row, lines)
+
+
 def _batch(*lines: str) -> Box:
     first, second = split_rows(_ROWS, 2)
     divided = "global batch", f"{_ROWS} rows: {first} + {second}"
-    return Box("batch", "data", "middle", 0, lines or divided)
+    return _middle("batch", "data", 0, *lines or divided)
 
 
 def _pair(name: str, kind: str, row: int, *lines: str) -> list[Box]:
@@ -77,72 +83,31 @@ def _own_copies(read: str) -> list[Box]:
     return boxes
 
 
-def parallel_executor() -> Flow:
-    """Return the flow of Paddle's `parallel-executor`."""
-    return _with_copies(
-        "parallel-executor: two replicas, each with a copy of the weights",
-        "replica {n}: scope {n}",
-        _ENGINE,
-    )
+def _through_copies(*chain: str) -> list[Arrow]:
+    """Return the arrows of replicas that each have a copy of the weights."""
+    return [
+        *_both("data", "batch", "rows{n}"),
+        *_chain("data", "rows", "forward", "loss", *chain),
+        *_both("gradient", "back{n}", "reduce"),
+        *_both("gradient", "reduce", "update{n}"),
+        *_chain("gradient", "update", "weights"),
+        *_read("weights{n}", "forward{n}"),
+    ]
 
 
-def mirrored() -> Flow:
-    """Return the flow of TensorFlow's `mirrored`."""
-    return _with_copies(
-        "mirrored: strategy.run on two replicas, each with a copy of the variables",
-        "strategy.run, replica {n}",
-        ("all_reduce(SUM)", "g = g0 + g1, for each variable"),
-    )
-
-
-def data_parallel() -> Flow:
-    """Return the flow of Paddle's `data-parallel`."""
-    return _with_copies(
-        "data-parallel: two processes, each with a copy of the weights",
-        "process {n}, rank {n}",
-        ("all_reduce, over the network", "g = g0 + g1, and the losses"),
-    )
-
-
-def multi_worker() -> Flow:
-    """Return the flow of TensorFlow's `multi-worker`."""
-    return _with_copies(
-        "multi-worker: strategy.run in two processes, each with a copy of the variables",
-        "process {n}, worker {n}",
-        ("all_reduce(SUM), over a ring", "g = g0 + g1, and the losses"),
-    )
-
-
-def horovod() -> Flow:
-    """Return the flow of TensorFlow's `horovod`."""
-    return _with_copies(
-        "horovod: two processes, each with a graph and variables of its own",
-        "process {n}, rank {n}",
-        ("op=hvd.Sum, over a ring", "g = g0 + g1, for each parameter"),
-    )
-
-
-def _with_copies(title: str, lane: str, exchange: tuple[str, str]) -> Flow:
+def _with_copies(title: str, lane: str, *exchange: str) -> Flow:
     boxes = [
         _batch(),
         *_rows(),
         *_pair("forward", "data", 2, "forward pass", "with copy {n} of the weights"),
         *_pair("loss", "data", 3, "share of the loss", "own sum / tokens of the batch"),
         *_pair("back", "gradient", 4, "backward pass", "gradient g{n} of its share"),
-        Box("reduce", "exchange", "middle", 5, exchange),
+        _middle("reduce", "exchange", 5, *exchange),
         *_pair("update", "gradient", 6, "clip g by its norm", "then update copy {n}"),
         *_pair("weights", "weights", 7, "weights, copy {n}", "and optimiser state"),
     ]
-    arrows = [
-        *_both("data", "batch", "rows{n}"),
-        *_chain("data", "rows", "forward", "loss", "back"),
-        *_both("gradient", "back{n}", "reduce"),
-        *_both("gradient", "reduce", "update{n}"),
-        *_chain("gradient", "update", "weights"),
-        *_read("weights{n}", "forward{n}"),
-    ]
     lanes = [*_lanes(1, 4, lane), *_lanes(6, 7, lane)]
-    return Flow(title, boxes, arrows, lanes)
+    return Flow(title, boxes, _through_copies("back"), lanes)
 
 
 def parallel_do() -> Flow:
@@ -157,17 +122,9 @@ def parallel_do() -> Flow:
         *_pair("loss", "data", 3, "pd.write_output", "share of the loss"),
         *_pair("sum", "data", 4, "paddle.sum(pd())", "on its own share: L{n}"),
         *_pair("back", "gradient", 5, "backward pass", "gradient g{n} of its share"),
-        Box("reduce", "exchange", "middle", 6, _ENGINE),
+        _middle("reduce", "exchange", 6, *_ENGINE),
         *_pair("update", "gradient", 7, "clip g by its norm", "then update copy {n}"),
         *_pair("weights", "weights", 8, "weights, copy {n}", "and optimiser state"),
-    ]
-    arrows = [
-        *_both("data", "batch", "rows{n}"),
-        *_chain("data", "rows", "forward", "loss", "sum", "back"),
-        *_both("gradient", "back{n}", "reduce"),
-        *_both("gradient", "reduce", "update{n}"),
-        *_chain("gradient", "update", "weights"),
-        *_read("weights{n}", "forward{n}"),
     ]
     lanes = [
         *_lanes(1, 3, "with pd.do(), place {n}"),
@@ -175,7 +132,7 @@ def parallel_do() -> Flow:
         *_lanes(7, 8, "place {n}"),
     ]
     title = "parallel-do: a block of the program on two places"
-    return Flow(title, boxes, arrows, lanes, "between places")
+    return Flow(title, boxes, _through_copies("sum", "back"), lanes, "between places")
 
 
 def towers() -> Flow:
@@ -185,19 +142,11 @@ def towers() -> Flow:
         *_rows(),
         *_pair("forward", "data", 2, "forward pass", "with the shared variables"),
         *_pair("loss", "data", 3, "share of the loss", "own sum / tokens of the batch"),
-        Box(
-            "sum",
-            "exchange",
-            "middle",
-            4,
-            ("sum of the losses", "L = L0 + L1, differentiated once"),
-        ),
+        _middle("sum", "exchange", 4, "sum of the losses", "L = L0 + L1, differentiated once"),
         *_pair("back", "gradient", 5, "backward pass", "on the tower’s device"),
-        Box("reduce", "exchange", "middle", 6, ("added up, for each variable", "g = g0 + g1")),
-        Box("update", "gradient", "middle", 7, ("clip g by its norm", "then one update")),
-        Box(
-            "weights", "weights", "middle", 8, ("weights", "one copy, and the optimiser state")
-        ),
+        _middle("reduce", "exchange", 6, "added up, for each variable", "g = g0 + g1"),
+        _middle("update", "gradient", 7, "clip g by its norm", "then one update"),
+        _middle("weights", "weights", 8, "weights", _ONE_COPY),
     ]
     arrows = [
         *_both("data", "batch", "rows{n}"),
@@ -227,11 +176,9 @@ def average_gradients() -> Flow:
         *_pair("forward", "data", 2, "forward pass", "with the shared variables"),
         *_pair("loss", "data", 3, "mean loss", "over its own n{n} tokens"),
         *_pair("back", "gradient", 4, "backward pass", "gradient g{n} of its mean loss"),
-        Box("reduce", "exchange", "middle", 5, average),
-        Box("update", "gradient", "middle", 6, ("clip g by its norm", "then one update")),
-        Box(
-            "weights", "weights", "middle", 7, ("weights", "one copy, and the optimiser state")
-        ),
+        _middle("reduce", "exchange", 5, *average),
+        _middle("update", "gradient", 6, "clip g by its norm", "then one update"),
+        _middle("weights", "weights", 7, "weights", _ONE_COPY),
     ]
     arrows = [
         *_both("data", "batch", "rows{n}"),
@@ -247,32 +194,15 @@ def average_gradients() -> Flow:
 
 def layers() -> Flow:
     """Return the flow of `layers` through the two stages of one replica."""
+    summed = "sum over the replicas, if several", "clipped by the norm over all stages"
     boxes = [
-        Box(
-            "batch",
-            "data",
-            "middle",
-            0,
-            ("rows of the replica, in micro-batches", "each stage gets what it reads"),
-        ),
+        _batch("rows of the replica, in micro-batches", "each stage gets what it reads"),
         *_pair("forward", "data", 1, "forward pass", "its layers, one micro-batch"),
         Box("loss", "data", "right", 2, ("share of the loss", "own sum / tokens of the batch")),
         *_pair("back", "gradient", 3, "backward pass", "with the kept activations"),
         *_pair("sum", "gradient", 4, "sum of the gradients", "of all micro-batches"),
-        Box(
-            "reduce",
-            "exchange",
-            "middle",
-            5,
-            ("sum over the replicas, if several", "clipped by the norm over all stages"),
-        ),
-        Box(
-            "weights",
-            "weights",
-            "middle",
-            6,
-            ("one update of the weights", "one copy, and the optimiser state"),
-        ),
+        _middle("reduce", "exchange", 5, *summed),
+        _middle("weights", "weights", 6, "one update of the weights", _ONE_COPY),
     ]
     arrows = [
         *_both("data", "batch", "forward{n}"),
@@ -294,26 +224,15 @@ def layers() -> Flow:
 
 def hybrid() -> Flow:
     """Return the flow of `layers` on two replicas of two stages."""
+    clipped = "g = g0 + g1, clipped by its norm"
     boxes = [
         _batch(),
         *_rows(),
         *_pair("first", "data", 2, "stage 0", "forward and backward pass"),
         *_pair("last", "data", 3, "stage 1", "forward and backward pass"),
         *_pair("sum", "gradient", 4, "gradient g{n}", "of both stages, all micro-batches"),
-        Box(
-            "reduce",
-            "exchange",
-            "middle",
-            5,
-            ("sum of the replicas", "g = g0 + g1, clipped by its norm"),
-        ),
-        Box(
-            "weights",
-            "weights",
-            "middle",
-            6,
-            ("one update of the weights", "one copy, and the optimiser state"),
-        ),
+        _middle("reduce", "exchange", 5, "sum of the replicas", clipped),
+        _middle("weights", "weights", 6, "one update of the weights", _ONE_COPY),
     ]
     arrows = [
         *_both("data", "batch", "rows{n}"),
@@ -338,7 +257,7 @@ def asynchronous() -> Flow:
         *_pair("loss", "data", 4, "mean loss", "over its own n{n} tokens"),
         *_pair("back", "gradient", 5, "backward pass", "g{n}, clipped by its norm"),
         *_pair("lock", "exchange", 6, "lock: update", "with g{n} alone, when it is ready"),
-        Box("weights", "weights", "middle", 7, ("shared weights", "and one optimiser state")),
+        _middle("weights", "weights", 7, "shared weights", "and one optimiser state"),
     ]
     arrows = [
         *_both("data", "batch", "forward{n}"),
@@ -406,14 +325,39 @@ def _to_all(kind: str, start: str, end: str) -> list[Arrow]:
 
 
 FLOWS: dict[str, Callable[[], Flow]] = {
-    "parallel-executor": parallel_executor,
+    "parallel-executor": partial(
+        _with_copies,
+        "parallel-executor: two replicas, each with a copy of the weights",
+        "replica {n}: scope {n}",
+        *_ENGINE,
+    ),
     "parallel-do": parallel_do,
     "towers": towers,
     "average-gradients": average_gradients,
-    "mirrored": mirrored,
-    "data-parallel": data_parallel,
-    "multi-worker": multi_worker,
-    "horovod": horovod,
+    "mirrored": partial(
+        _with_copies,
+        "mirrored: strategy.run on two replicas, each with a copy of the variables",
+        "strategy.run, replica {n}",
+        *("all_reduce(SUM)", "g = g0 + g1, for each variable"),
+    ),
+    "data-parallel": partial(
+        _with_copies,
+        "data-parallel: two processes, each with a copy of the weights",
+        "process {n}, rank {n}",
+        *("all_reduce, over the network", "g = g0 + g1, and the losses"),
+    ),
+    "multi-worker": partial(
+        _with_copies,
+        "multi-worker: strategy.run in two processes, each with a copy of the variables",
+        "process {n}, worker {n}",
+        *("all_reduce(SUM), over a ring", "g = g0 + g1, and the losses"),
+    ),
+    "horovod": partial(
+        _with_copies,
+        "horovod: two processes, each with a graph and variables of its own",
+        "process {n}, rank {n}",
+        *("op=hvd.Sum, over a ring", "g = g0 + g1, for each parameter"),
+    ),
     "parameter-server": parameter_server,
     "parameter-server-sync": parameter_server_sync,
     "layers": layers,

@@ -1,12 +1,14 @@
 """What tables are made of: measurements, the Markdown of a table, and its words."""
 
 import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from parity.base.machine import processor
+from parity.report.table import Table
 
 
 @dataclass(frozen=True)
@@ -29,20 +31,10 @@ class Measurement:
         """
         written = datetime.fromtimestamp(self.path.stat().st_mtime, timezone.utc)
         date = self.values.get("date", f"{written:%Y-%m-%d}")
-        processor = self.values.get("processor") or this_processor()
+        name = self.values.get("processor") or processor()
         cores = self.values.get("cores") or os.cpu_count()
         command = self.values.get("command") or command
-        return f"*Measured {date[:10]} on {processor}, {cores} cores: `{command}`*"
-
-
-def this_processor() -> str:
-    """Return the name of this machine's processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+        return f"*Measured {date[:10]} on {name}, {cores} cores: `{command}`*"
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -52,6 +44,12 @@ def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> 
         "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |"
         for line in lines
     )
+
+
+def table_in_markdown(table: Table) -> str:
+    """Return a table as a command shows it, None as a dash."""
+    rows = [["–" if cell is None else cell for cell in row] for row in table.rows]
+    return markdown_table(table.headers, rows)
 
 
 def joined(*parts: str) -> str:

@@ -2,44 +2,30 @@
 
 from collections.abc import Sequence
 
-from docs.tables.measurement import Measurement, count, joined, markdown_table, ratio, sizes
-from parity.twins.bench.tables import strategy_table
+from docs.tables.measurement import (
+    Measurement,
+    count,
+    joined,
+    markdown_table,
+    ratio,
+    sizes,
+    table_in_markdown,
+)
+from parity.twins.bench.tables import speed_table, strategy_table
 
 
 def bench_table(measured: Sequence[Measurement]) -> str:
     """Return the speed of every side, number of replicas and number of threads."""
     (one,) = measured
-    values, rows = one.values, []
-    for label, speed in values["throughput"].items():
-        case = values["cases"][label]
-        gain = values["scaling"].get(case["title"], {}).get(str(case["replicas"]))
-        if case["threads"] != values["threads"]:
-            gain = None
-        rows.append(
-            [
-                case["title"],
-                f"{case['replicas']} × {case['threads']}",
-                f"{speed['median']:,.0f}",
-                "{:,.0f} to {:,.0f}".format(*speed["spread"]),
-                ratio(gain),
-                f"{values['share_of_limit'][label]:.0%}",
-                f"{values['share_of_step_products'][label]:.0%}",
-                f"{values['waiting_share'][label]:.1%}",
-                f"{values['seconds_to_first_step'][label]:.1f}",
-                f"{sum(values['peak_memory'][label]) / 1e6:,.0f}",
-            ]
-        )
-    headers = [
-        "side", "replicas × threads", "tokens/s, median", "spread", "gain", "of the limit",
-        "of its products", "waiting for data", "seconds to the first step", "peak memory, MB",
-    ]  # fmt: skip
+    values = one.values
     said = (
         f"{sizes(values)}; {count(values['rounds'], 'round')} of {values['steps']} steps. "
         f"The limit is matrix products at {values['product_limit'] / 1e9:,.0f} GFLOP/s; a "
         "step's own products, each as fast as any library takes it on all cores at once, reach "
         f"{values['step_product_rate'] / 1e9:,.0f}."
     )
-    return joined(one.provenance("python -m parity bench"), said, markdown_table(headers, rows))
+    table = table_in_markdown(speed_table(values))
+    return joined(one.provenance("python -m parity bench"), said, table)
 
 
 def strategies_table(measured: Sequence[Measurement]) -> str:
@@ -48,9 +34,7 @@ def strategies_table(measured: Sequence[Measurement]) -> str:
     for one in measured:
         values = one.values
         said = f"{sizes(values)}; {count(values['rounds'], 'round')} of {values['steps']} steps"
-        table = strategy_table(values)
-        rows = [["–" if cell is None else cell for cell in row] for row in table.rows]
-        parts += [f"{said}.", markdown_table(table.headers, rows)]
+        parts += [f"{said}.", table_in_markdown(strategy_table(values))]
     return joined(*parts)
 
 

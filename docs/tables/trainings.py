@@ -1,35 +1,21 @@
 """Tables of whole trainings: what they reach, and whether they reach the same."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from docs.tables.measurement import Measurement, count, joined, markdown_table
+from docs.tables.measurement import (
+    Measurement,
+    count,
+    joined,
+    markdown_table,
+    table_in_markdown,
+)
+from parity.twins.converge.report import results_table, tests_table
 
 
 def converge_table(measured: Sequence[Measurement]) -> str:
     """Return what whole trainings from several seeds reached, and the tests of equivalence."""
     (one,) = measured
-    values, rows, tests = one.values, [], []
-    for name, each in values["quantities"].items():
-        form = "{:+.2%}" if each["relative"] else "{:+.3f}"
-        margin = f"{each['margin']:.0%}" if each["relative"] else f"{each['margin']:g}"
-        for side, found in each["sides"].items():
-            numbers = (found["mean"], found["deviation"], min(found["values"]))
-            numbers = (*numbers, max(found["values"]))
-            rows.append([name, side, *map(each["form"].format, numbers)])
-        for pair in each["pairs"]:
-            interval = f"{form.format(pair['low'])} to {form.format(pair['high'])}"
-            tests.append(
-                [
-                    name,
-                    f"{pair['a']} – {pair['b']}",
-                    form.format(pair["difference"]),
-                    interval,
-                    f"± {margin}",
-                    f"{pair['p']:.1e}" if pair["p"] < 0.001 else f"{pair['p']:.3f}",
-                    _judgement(pair),
-                ]
-            )
+    values = one.values
     seeds = len(next(iter(values["runs"].values())))
     training = values["spec"]["training"]
     said = (
@@ -40,17 +26,9 @@ def converge_table(measured: Sequence[Measurement]) -> str:
     return joined(
         one.provenance("python -m parity converge"),
         said,
-        markdown_table(["result", "side", "mean", "deviation", "lowest", "highest"], rows),
-        markdown_table(
-            ["difference of", "sides", "mean", "90 % interval", "margin", "p", ""], tests
-        ),
+        table_in_markdown(results_table(values)),
+        table_in_markdown(tests_table(values)),
     )
-
-
-def _judgement(pair: Mapping[str, Any]) -> str:
-    if not pair.get("same_training", True):
-        return "another training"
-    return "equivalent" if pair["shown"] else "not shown"
 
 
 def trainings_table(measured: Sequence[Measurement]) -> str:

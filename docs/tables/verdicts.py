@@ -2,25 +2,8 @@
 
 from collections.abc import Sequence
 
-from docs.tables.measurement import (
-    Measurement,
-    count,
-    joined,
-    markdown_table,
-    share,
-)
-
-_RUNG_ORDER = (
-    "batch",
-    "forward",
-    "loss",
-    "gradient",
-    "optimizer",
-    "weight",
-    "replicas",
-    "decode",
-    "evaluation",
-)
+from docs.tables.measurement import Measurement, count, joined, markdown_table, share
+from parity.trace.rungs import RUNGS
 
 
 def faults_table(measured: Sequence[Measurement]) -> str:
@@ -58,7 +41,7 @@ def sweep_table(measured: Sequence[Measurement]) -> str:
     """Return how much of what one step allows was used, by rung, and the false alarms."""
     (one,) = measured
     values, rows = one.values, []
-    for rung in _RUNG_ORDER:
+    for rung in dict.fromkeys(RUNGS.values()):
         used = {
             dtype: rungs[rung]["share"]
             for dtype, rungs in values["used"].items()

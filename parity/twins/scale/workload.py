@@ -1,7 +1,7 @@
 """What a step and its gradients cost on any number of ranks, by each way to share the work."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -140,66 +140,34 @@ class Workload:
         """
         if rows < ranks:
             return None  # a rank would have nothing to do
-        return STRATEGIES[strategy](self, ranks, rows, cluster)
-
-    def synchronous(self, ranks: int, rows: float, exchange: Exchange) -> Step:
-        """Return a step whose communication follows the computation."""
+        sent = gradients(self.spec, rows / ranks)
         compute = self.compute.seconds(rows / ranks)
-        return Step(
-            compute + exchange.seconds,
-            model.overlapped(compute, exchange.seconds),
-            exchange.sent,
-        )
+        exchange = STRATEGIES[strategy]
+        if exchange is None:  # ranks do not wait for each other
+            size, servers = sent.dense, cluster.servers
+            rate = model.asynchronous_rate(
+                ranks, servers, compute, size, size, cluster.link, self.engine
+            )
+            return Step(ranks / rate, None, size * max(1.0, ranks / servers))
+        seconds, busiest = astuple(exchange(ranks, sent, cluster, self.engine))
+        return Step(compute + seconds, model.overlapped(compute, seconds), busiest)
 
 
-def _ring(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
-    size = gradients(work.spec, rows / ranks).dense
-    return work.synchronous(ranks, rows, model.ring(ranks, size, cluster.link, work.engine))
-
-
-def _hierarchical(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
-    size = gradients(work.spec, rows / ranks).dense
-    exchange = model.hierarchical_ring(
-        ranks, cluster.per_host, size, cluster.local, cluster.link, work.engine
-    )
-    return work.synchronous(ranks, rows, exchange)
-
-
-def _server_per_rank(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
-    size = gradients(work.spec, rows / ranks).dense
-    return work.synchronous(
-        ranks, rows, model.server_per_rank(ranks, size, cluster.link, work.engine)
-    )
-
-
-def _servers(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
-    size = gradients(work.spec, rows / ranks).dense
-    exchange = model.servers(ranks, cluster.servers, size, size, cluster.link, work.engine)
-    return work.synchronous(ranks, rows, exchange)
-
-
-def _sparse_servers(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
+# name -> what the communication of a step costs; None if it is not a part of the step
+STRATEGIES: dict[str, Callable[[int, Gradients, Cluster, Engine], Exchange] | None] = {
+    "ring": lambda n, sent, at, engine: model.ring(n, sent.dense, at.link, engine),
+    "hierarchical ring": lambda n, sent, at, engine: model.hierarchical_ring(
+        n, at.per_host, sent.dense, at.local, at.link, engine
+    ),
+    "servers": lambda n, sent, at, engine: model.servers(
+        n, at.servers, sent.dense, sent.dense, at.link, engine
+    ),
+    "server on each rank": lambda n, sent, at, engine: model.server_per_rank(
+        n, sent.dense, at.link, engine
+    ),
     # a rank fetches no more rows of a table than its next batch touches
-    size = gradients(work.spec, rows / ranks).sparse
-    exchange = model.servers(ranks, cluster.servers, size, size, cluster.link, work.engine)
-    return work.synchronous(ranks, rows, exchange)
-
-
-def _asynchronous(work: Workload, ranks: int, rows: float, cluster: Cluster) -> Step:
-    size = gradients(work.spec, rows / ranks).dense
-    compute = work.compute.seconds(rows / ranks)
-    rate = model.asynchronous_rate(
-        ranks, cluster.servers, compute, size, size, cluster.link, work.engine
-    )
-    return Step(ranks / rate, None, size * max(1.0, ranks / cluster.servers))
-
-
-# name -> how a step is predicted
-STRATEGIES: dict[str, Callable[[Workload, int, float, Cluster], Step]] = {
-    "ring": _ring,
-    "hierarchical ring": _hierarchical,
-    "servers": _servers,
-    "server on each rank": _server_per_rank,
-    "servers, touched rows": _sparse_servers,
-    "servers, asynchronous": _asynchronous,
+    "servers, touched rows": lambda n, sent, at, engine: model.servers(
+        n, at.servers, sent.sparse, sent.sparse, at.link, engine
+    ),
+    "servers, asynchronous": None,
 }

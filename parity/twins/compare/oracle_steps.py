@@ -219,57 +219,13 @@ def _update(recorded: Tensors) -> RecordedUpdate:
     return update
 
 
-class DeviatingOracles:
-    """Trains an oracle for each side with a known difference, and measures that difference.
-
-    Args:
-      known: the sides that differ from the exact training on purpose.
-      expected: computes what a trace should hold.
-      one_step: computes what is expected of one step of a side.
-    """
-
-    def __init__(self, known: IntendedDifferences, expected: OracleTensors, one_step: OneStep):
-        self._known, self._expected, self._one_step = known, expected, one_step
-        spec = expected.spec
-        self._oracles = {side: Oracle(spec, initial_snapshot(spec)) for side in known.found}
-
-    def free_runs(
-        self,
-        step: int,
-        tensors: Mapping[str, Tensors],
-        inputs: Mapping[str, StepInputs],
-        exact: Mapping[str, Tensors],
-        one_steps: Mapping[str, Tensors],
-    ) -> dict[str, Tensors]:
-        """Take a step with each oracle, and return what each side's free run should hold.
-
-        Args:
-          tensors: label -> what that side recorded of the step.
-          inputs: label -> the inputs of that side's step.
-          exact: label -> what the free run of the exact oracle holds.
-          one_steps: label -> what is expected of one step of that side.
-
-        Returns:
-          Label -> the free run of the side's own oracle, or else the exact one.
-        """
-        found = dict(exact)
-        for side, oracle in self._oracles.items():
-            recorded = tensors[side]
-            with self._known.oracle_of(side):
-                found[side] = self._expected.step(oracle, inputs[side], step, recorded)
-            self._known.add_losses(side, step, recorded, exact[side])
-            if self._known.has_effect(side, recorded):
-                at_same_weights = self._one_step.exact(side, inputs[side], step, recorded)
-                self._known.add(side, step, recorded, one_steps[side], at_same_weights)
-        return found
-
-
 class OracleSteps:
     """Lets the oracle take the steps of all sides.
 
     Sides that compute the same rows with the same weights share one oracle: all synchronous
     sides do, and the asynchronous ones that keep to one schedule. Another asynchronous side has
-    an oracle of its own, which replays what the side did.
+    an oracle of its own, which replays what the side did. A side with a known difference has
+    one that trains as it does, and the difference is measured.
 
     Args:
       expected: computes what a trace should hold.
@@ -293,7 +249,6 @@ class OracleSteps:
             self._leader[label] = self._leader.get(next(leaders, label), label)
         free = {label: side for label, side in sides.items() if not side.synchronous}
         self.one_step = OneStep(expected, known, free, self._leader)
-        self._own_oracles = DeviatingOracles(known, expected, self.one_step)
         initial, per_epoch = initial_snapshot(expected.spec), expected.batches_per_epoch
         self._oracles: dict[str, Oracle | Replay] = {
             leader: Replay(expected.spec, initial, sides[leader].replicas, per_epoch)
@@ -301,6 +256,8 @@ class OracleSteps:
             else Oracle(expected.spec, initial)
             for leader in dict.fromkeys(self._leader.values())
         }
+        self._known = known
+        self._deviating = {side: Oracle(expected.spec, initial) for side in known.found}
 
     def groups(self, tensors: Mapping[str, Tensors]) -> list[dict[str, Tensors]]:
         """Return what was recorded, label -> tensors, apart for each oracle."""
@@ -342,7 +299,7 @@ class OracleSteps:
         exact = dict(zip(self._oracles, found, strict=False))
         one_steps = dict(zip(tensors, found[len(exact) :], strict=True))
         shared = {side: exact[self._leader[side]] for side in tensors}
-        free = self._own_oracles.free_runs(step, tensors, inputs, shared, one_steps)
+        free = shared | self._deviating_runs(step, tensors, inputs, shared, one_steps)
 
         def own(expected: Tensors, side: str) -> Tensors:
             # the oracle sums its losses over the rows that each of the side's replicas had
@@ -352,6 +309,32 @@ class OracleSteps:
             ORACLE: {side: own(free[side], side) for side in tensors},
             ONE_STEP: {side: own(one_steps[side], side) for side in tensors},
         }
+
+    def _deviating_runs(
+        self,
+        step: int,
+        tensors: Mapping[str, Tensors],
+        inputs: Mapping[str, StepInputs],
+        exact: Mapping[str, Tensors],
+        one_steps: Mapping[str, Tensors],
+    ) -> dict[str, Tensors]:
+        """Take a step as each side with a known difference does, and measure the difference.
+
+        Args:
+          tensors, inputs: as for `take`.
+          exact: label -> what the free run of the exact oracle holds.
+          one_steps: label -> what is expected of one step of that side.
+        """
+        found: dict[str, Tensors] = {}
+        for side, oracle in self._deviating.items():
+            recorded = tensors[side]
+            with self._known.oracle_of(side):
+                found[side] = self._expected.step(oracle, inputs[side], step, recorded)
+            self._known.add_losses(side, step, recorded, exact[side])
+            if self._known.has_effect(side, recorded):
+                at_same_weights = self.one_step.exact(side, inputs[side], step, recorded)
+                self._known.add(side, step, recorded, one_steps[side], at_same_weights)
+        return found
 
 
 def _share(a: TrainedSide, b: TrainedSide) -> bool:

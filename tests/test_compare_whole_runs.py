@@ -354,7 +354,7 @@ def probes():
 
 
 def judged(probe, other):
-    rung = AnswersRung(PAIRS, weights_of(probe.snapshot), 7)
+    rung = AnswersRung(PAIRS, probe.snapshot, 7)
     right = answered(probe.snapshot, probe.search)
     found = rung.compare({"paddle-2": right, "tensorflow-2": other}, probe.search)
     verdict = verdict_of(PAIRS).with_checks(found)

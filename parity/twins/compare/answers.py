@@ -29,7 +29,7 @@ from parity.twins.compare.decoded_answers import (
     score_recorded,
     scores_again,
 )
-from parity.twins.compare.oracle_tensors import as_float64
+from parity.twins.compare.oracle_tensors import recorded_weights
 from parity.twins.compare.step_coverage import answer_facts
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.evaluation import bleu, exact_share
@@ -111,14 +111,14 @@ class AnswersRung:
 
     Args:
       spec: what was trained, with the sizes of the real vocabularies.
-      weights: parameter name -> array, the weights that all sides answered from.
+      snapshot: holds the weights that all sides answered from.
       step: the number of steps that they were trained for.
     """
 
-    def __init__(self, spec: Spec, weights: Tensors, step: int):
+    def __init__(self, spec: Spec, snapshot: Tensors, step: int):
         self._spec, self._step = spec, step
-        self._weights = weights
-        self._oracle = OracleModel(spec.model, {n: as_float64(a) for n, a in weights.items()})
+        self._snapshot = snapshot
+        self._oracle = OracleModel(spec.model, recorded_weights(snapshot))
 
     def compare(
         self, answers: Mapping[str, SideAnswers], search: AnswerSettings
@@ -224,9 +224,8 @@ class AnswersRung:
         )
         found = compare()
         if found.first is not None:
-            weights = {f"weight/{name}": array for name, array in self._weights.items()}
             again = partial(scores_again, self._spec.model, recorded, searches=("beam",))
-            rounding = rounding_of_scores(weights, dtype, again)
+            rounding = rounding_of_scores(self._snapshot, dtype, again)
             found = compare(least=ONE_STEP_TIMES["forward"] * rounding)
         distance = found.rungs["decode"]
         return DecodedFinding(

@@ -13,7 +13,7 @@ from pathlib import Path
 from parity.compare.findings import Finding, find_in_exact_check
 from parity.trace.reader import Trace
 from parity.twins.compare.answers import AnswerSettings, AnswersRung, SideAnswers
-from parity.twins.compare.resumed import Resumed, ResumeRung, beyond_limits
+from parity.twins.compare.resumed import Resumed, ResumeRung
 from parity.twins.compare.whole_runs import (
     compare_counts,
     compare_repeated,
@@ -26,6 +26,7 @@ from parity.twins.faults.side_runs import SideRuns, SmallRun
 from parity.twins.faults.small_runs import SETTINGS, TRAINED
 from parity.twins.run.answer_probes import answer_probes
 from parity.twins.run.compare_while_training import RESUMED_STEPS
+from parity.twins.run.whole_run_checks import move_checkpoint
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.contents import tensor_names
@@ -118,10 +119,7 @@ class PlantedChecks:
             step = int(checkpoint.stem.removeprefix("step-"))
             if saver != loader:
                 folder = self._runs.folder(f"{planted.name}/moved-{saver}")
-                folder.mkdir(parents=True, exist_ok=True)
-                saved = load_checkpoint(checkpoint)
-                moved = beyond_limits(saved.snapshot)
-                resume = save_checkpoint(folder, replace(saved, snapshot=moved))
+                resume = move_checkpoint(checkpoint, folder)
             resumed = self._runs.record(
                 loader,
                 planted.run,
@@ -177,16 +175,13 @@ class PlantedChecks:
             folder = self._runs.folder(f"{planted.name}/weights-{number}")
             folder.mkdir(parents=True, exist_ok=True)
             saved = save_checkpoint(folder, replace(checkpoint, snapshot=probe.snapshot))
-            weights = {
-                name.split("/", 1)[1]: array
-                for name, array in probe.snapshot.items()
-                if name.startswith("weight/")
-            }
             given = {
                 _label(planted.correct[side]): self._answer(planted, side, saved, probe.search)
                 for side in FRAMEWORKS
             }
-            findings += AnswersRung(spec, weights, checkpoint.step).compare(given, probe.search)
+            findings += AnswersRung(spec, probe.snapshot, checkpoint.step).compare(
+                given, probe.search
+            )
             if findings[-1].mismatches:
                 break
         return findings

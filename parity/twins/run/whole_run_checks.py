@@ -267,11 +267,14 @@ def _resume(
         for saver, loader, side in jobs:
             name = f"{file_name(loader)}-from-{file_name(saver)}"
             clear_trace(out / name)
+            checkpoint = saved[saver].checkpoint
+            if saver != loader:
+                checkpoint = move_checkpoint(checkpoint, out / f"{file_name(saver)}-moved")
             process = run.start(
                 side,
                 f"resume-{name}.log",
                 steps=max(_numbers(saved[saver])) + 1,
-                resume=_file_to_resume(saved[saver].checkpoint, out, saver, loader),
+                resume=checkpoint,
                 trace=out / name,
                 out=out / f"{name}-run",  # or the losses of a run in the usual folder were read
                 decode=0,
@@ -283,11 +286,9 @@ def _resume(
             yield Trace(trace)
 
 
-def _file_to_resume(path: Path, out: Path, saver: str, loader: str) -> Path:
-    """Return the checkpoint that a side resumes: its own, or another framework's, moved."""
-    if saver == loader:
-        return path
-    checkpoint, folder = load_checkpoint(path), out / f"{file_name(saver)}-moved"
+def move_checkpoint(path: Path, folder: Path) -> Path:
+    """Write a checkpoint moved `beyond_limits`, as another framework resumes it."""
+    checkpoint = load_checkpoint(path)
     make_folder(folder)
     moved = beyond_limits(checkpoint.snapshot)
     return save_checkpoint(folder, replace(checkpoint, snapshot=moved))
@@ -340,12 +341,7 @@ def check_answers(run: PlannedRun, trained: Mapping[str, Training]) -> list[Find
                 process.wait()
             # the sides answer the next one while the oracle answers this one
             running = ask(number + 1) if number + 1 < len(probes) else []
-            weights = {
-                name.split("/", 1)[1]: array
-                for name, array in probe.snapshot.items()
-                if name.startswith("weight/")
-            }
-            rung = AnswersRung(checkpoint.spec, weights, checkpoint.step)
+            rung = AnswersRung(checkpoint.spec, probe.snapshot, checkpoint.step)
             given = {label: read_answers(folder / file_name(label)) for label in sides}
             findings += rung.compare(given, probe.search)
             bar.update()

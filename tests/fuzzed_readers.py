@@ -45,7 +45,7 @@ from parity.twins.cli.config import ConfigOption, read_config, values_of_run
 from parity.twins.cli.options import ConvergeOptions, SweepOptions
 from parity.twins.commands import run_command
 from parity.twins.compare.answers import read_answers
-from parity.twins.converge.trainings import Run, Trainings, WholeSide
+from parity.twins.converge.trainings import Run, Trainings
 from parity.twins.processes import remote
 from parity.twins.processes.connection import (
     FAILED,
@@ -372,7 +372,7 @@ def _trainings(folder: Path) -> Trainings:
     return Trainings(SPEC, ConvergeOptions(out=folder), "a" * 64, 3, {})
 
 
-_RUN = Run(WholeSide("paddle", "paddle", "parallel-executor"), 1)
+_RUN = Run("paddle", TrainedSide("paddle", "parallel-executor"), 1)
 
 
 def _write_finished(folder: Path) -> None:

@@ -13,13 +13,13 @@ from conftest import TINY, assert_one_line, flags, start
 
 from parity.base.errors import NumericFailure
 from parity.twins.cli.options import ConvergeOptions
-from parity.twins.converge.converging import EQUIVALENT, NOT_SHOWN, converge
+from parity.twins.converge.converging import EQUIVALENT, NOT_SHOWN, converge, train_alike
 from parity.twins.converge.report import converge_html, converge_text, verdict_text
-from parity.twins.converge.trainings import WholeSide
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Published
 from parity.twins.spec.spec import Spec, preset
 from parity.twins.spec.strategies import StrategySettings
+from parity.twins.trace.side import TrainedSide
 
 pytestmark = pytest.mark.thorough
 
@@ -132,7 +132,8 @@ def test_strategies_are_sides_and_only_those_that_train_alike_are_judged(starter
 
 def test_sides_that_train_alike_are_told_from_others():
     def side(framework, strategy, synchronous=True, **settings):
-        return WholeSide("", framework, strategy, StrategySettings(**settings), synchronous)
+        given = StrategySettings(**settings)
+        return TrainedSide(framework, strategy, synchronous=synchronous, settings=given)
 
     towers, layers = side("tensorflow", "towers"), side("paddle", "layers", stages=2)
     alike = side("tensorflow", "average-gradients", shard_weights="equal")
@@ -141,12 +142,12 @@ def test_sides_that_train_alike_are_told_from_others():
         side("paddle", "asynchronous", False, schedule="1", staleness=n) for n in (1, 3)
     )
     other = side("tensorflow", "asynchronous", False, schedule="1", staleness=1)
-    assert towers.trains_as(layers)
-    assert towers.trains_as(exact)
-    assert stale.trains_as(other)
+    assert train_alike(towers, layers)
+    assert train_alike(towers, exact)
+    assert train_alike(stale, other)
     for a, b in ((towers, alike), (exact, alike), (towers, stale), (stale, staler)):
-        assert not a.trains_as(b)
-        assert not b.trains_as(a)
+        assert not train_alike(a, b)
+        assert not train_alike(b, a)
 
 
 def test_without_two_sides_that_train_alike_there_is_no_verdict(starters, options):

@@ -109,11 +109,10 @@ def _kinds(options: BenchOptions) -> list[BenchCase]:
     """Return every side with one replica."""
     kinds = []
     for kernels in options.kernels:
-        for name, strategies in parse_strategies(options.strategy, options.settings).items():
-            registry = FRAMEWORKS[name].strategies
-            for strategy in strategies:
-                stages = registry.entry(strategy).settings(options.settings).stages or 1
-                named = "" if strategy == registry.default else strategy
+        for name, entries in parse_strategies(options.strategy, options.settings).items():
+            for entry in entries:
+                stages = entry.settings(options.settings).stages or 1
+                named = "" if entry.name == FRAMEWORKS[name].strategies.default else entry.name
                 kinds.append(BenchCase(name, 1, options.threads, named, kernels, stages))
     return kinds
 

@@ -13,7 +13,6 @@ from parity.twins.cli.options import ProfileOptions
 from parity.twins.launch.processes import SideProcess
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.run.choose_sides import parse_strategies
-from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.training.timeline import PHASES, TABLE, TRACE, joined_traces
@@ -86,13 +85,11 @@ def _sides(options: ProfileOptions) -> dict[str, tuple[str, StrategyEntry]]:
     Raises:
       UsageError: for an unknown strategy, or a setting that none takes.
     """
-    found = {}
-    for framework, names in parse_strategies(options.strategy, options.settings).items():
-        for name in names:
-            entry = FRAMEWORKS[framework].strategies.entry(name)
-            title = f"{framework} {name}" if options.strategy else framework
-            found[title] = framework, entry
-    return found
+    return {
+        f"{framework} {entry.name}" if options.strategy else framework: (framework, entry)
+        for framework, entries in parse_strategies(options.strategy, options.settings).items()
+        for entry in entries
+    }
 
 
 def profile_text(values: Mapping[str, Any], operations: int) -> str:

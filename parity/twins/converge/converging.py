@@ -5,7 +5,7 @@ import itertools
 import math
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from parity.base.files import make_folder
@@ -13,11 +13,12 @@ from parity.base.machine import measured_here
 from parity.twins.cli.options import ConvergeOptions, TrainOptions
 from parity.twins.converge.equivalence import LEVEL, POWER, paired_equivalence, pairs_needed
 from parity.twins.converge.quantities import Quantity, quantities
-from parity.twins.converge.trainings import Run, Starters, Trainings, WholeSide, whole_sides
+from parity.twins.converge.trainings import Run, Starters, Trainings, whole_sides
 from parity.twins.launch.checkout import check_installed
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Published
 from parity.twins.spec.spec import Spec, preset
+from parity.twins.trace.side import TrainedSide
 from parity.twins.training.layout import check_rows
 from parity.twins.training.text_source import read_text
 
@@ -88,8 +89,8 @@ def converge(
         "settings": options.settings.given,
         "kernels": options.kernels,
         "runs": {
-            side.name: {str(run.seed): summaries[run] for run in summaries if run.side == side}
-            for side in sides
+            name: {str(run.seed): summaries[run] for run in summaries if run.name == name}
+            for name in sides
         },
         "quantities": compared,
         "published": _published(spec, options, compared),
@@ -105,23 +106,26 @@ def converge(
 
 
 def _compared(
-    quantity: Quantity, summaries: Summaries, sides: Sequence[WholeSide]
+    quantity: Quantity, summaries: Summaries, sides: Mapping[str, TrainedSide]
 ) -> dict[str, Any]:
     """Return a quantity's values of each side, and the test of each pair of sides."""
     values = {
-        side.name: [
-            quantity.value(summary, f"{side.name}, seed {run.seed}")
+        name: [
+            quantity.value(summary, f"{name}, seed {run.seed}")
             for run, summary in summaries.items()
-            if run.side == side
+            if run.name == name
         ]
-        for side in sides
+        for name in sides
     }
     return {
         "relative": quantity.relative,
         "margin": quantity.margin,
         "form": quantity.form,
         "sides": {side: _described(quantity, each) for side, each in values.items()},
-        "pairs": [_pair(quantity, values, a, b) for a, b in itertools.combinations(sides, 2)],
+        "pairs": [
+            _pair(quantity, values, a, b) | {"same_training": train_alike(sides[a], sides[b])}
+            for a, b in itertools.combinations(sides, 2)
+        ],
     }
 
 
@@ -138,15 +142,25 @@ def _described(quantity: Quantity, values: list[float]) -> dict[str, Any]:
     }
 
 
+def train_alike(a: TrainedSide, b: TrainedSide) -> bool:
+    """Return whether two sides are meant to train in the same way.
+
+    All synchronous ones are, unless their replicas count differently; asynchronous ones, if
+    they keep to schedules of the same kind.
+    """
+    if a.synchronous and b.synchronous:
+        return a.averages_replicas_alike == b.averages_replicas_alike
+    return a.synchronous == b.synchronous and a.settings == b.settings
+
+
 def _pair(
-    quantity: Quantity, values: Mapping[str, list[float]], a: WholeSide, b: WholeSide
+    quantity: Quantity, values: Mapping[str, list[float]], a: str, b: str
 ) -> dict[str, Any]:
-    scaled = [[quantity.scaled(value) for value in values[side.name]] for side in (a, b)]
+    scaled = [[quantity.scaled(value) for value in values[side]] for side in (a, b)]
     tested = paired_equivalence(scaled[0], scaled[1], quantity.scaled_margin)
     return {
-        "a": a.name,
-        "b": b.name,
-        "same_training": a.trains_as(b),
+        "a": a,
+        "b": b,
         "difference": quantity.difference(tested.mean),
         "low": quantity.difference(tested.low),
         "high": quantity.difference(tested.high),

@@ -4,9 +4,9 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,61 +23,30 @@ from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategySettings
+from parity.twins.trace.side import TrainedSide
 
 
-@dataclass(frozen=True)
-class WholeSide:
-    """One way of training, from every seed.
+def whole_sides(options: ConvergeOptions) -> dict[str, TrainedSide]:
+    """Return the sides that the options ask for, the peers last, by what tables call them.
 
-    Attributes:
-      name: what tables and files call it: the framework, and its strategy if it has several.
-      framework: the framework, or the peer.
-      strategy: the name of its strategy; None for a peer.
-      settings: the settings of the strategy.
-      synchronous: whether the strategy is.
-    """
-
-    name: str
-    framework: str
-    strategy: str | None = None
-    settings: StrategySettings = field(default_factory=StrategySettings)
-    synchronous: bool = True
-
-    def trains_as(self, other: "WholeSide") -> bool:
-        """Return whether another side is meant to train in the same way.
-
-        All synchronous strategies are, unless their replicas count differently; asynchronous
-        ones, if they keep to schedules of the same kind.
-        """
-        if self.synchronous and other.synchronous:
-            return self._counts_alike == other._counts_alike
-        return self.synchronous == other.synchronous and self.settings == other.settings
-
-    @property
-    def _counts_alike(self) -> bool:
-        return self.settings.shard_weights == "equal"
-
-
-def whole_sides(options: ConvergeOptions) -> list[WholeSide]:
-    """Return the sides that the options ask for, the peers last.
+    A side is called by its framework, and its strategy if that has several.
 
     Raises:
       UsageError: for an unknown strategy, or a setting that none of them takes.
     """
-    found = []
-    for framework, names in parse_strategies(options.strategy, options.settings).items():
-        for name in names:
-            entry = FRAMEWORKS[framework].strategies.entry(name)
-            found.append(
-                WholeSide(
-                    f"{framework} {name}" if len(names) > 1 else framework,
-                    framework,
-                    name,
-                    entry.settings(options.settings),
-                    entry.traits.synchronous,
-                )
-            )
-    return [*found, *(WholeSide(peer, peer) for peer in options.peers)]
+    found = {
+        f"{framework} {entry.name}" if len(entries) > 1 else framework: TrainedSide(
+            framework,
+            entry.name,
+            options.replicas,
+            options.kernels,
+            synchronous=entry.traits.synchronous,
+            settings=entry.settings(options.settings),
+        )
+        for framework, entries in parse_strategies(options.strategy, options.settings).items()
+        for entry in entries
+    }
+    return found | {peer: TrainedSide(peer) for peer in options.peers}
 
 
 # Framework -> a function (flags, log) that starts its trainings, such as `ForkServer.side`.
@@ -94,11 +63,13 @@ class Run(NamedTuple):
     """One side trained from one seed.
 
     Attributes:
+      name: what tables and files call the side.
       side: the side.
       seed: the seed.
     """
 
-    side: WholeSide
+    name: str
+    side: TrainedSide
     seed: int
 
 
@@ -120,7 +91,7 @@ class Trainings:
     steps: int
     starters: Starters
 
-    def all(self, sides: Sequence[WholeSide]) -> dict[Run, dict[str, Any]]:
+    def all(self, sides: Mapping[str, TrainedSide]) -> dict[Run, dict[str, Any]]:
         """Train what is not trained yet; return run -> summary, with the entry `reused`.
 
         Raises:
@@ -129,7 +100,7 @@ class Trainings:
         """
         first = self.spec.training.seed
         seeds = range(first, first + self.options.seeds)
-        runs = [Run(side, seed) for seed in seeds for side in sides]
+        runs = [Run(name, side, seed) for seed in seeds for name, side in sides.items()]
         found = {run: summary for run in runs if (summary := self._finished(run)) is not None}
         left = [run for run in runs if run not in found]
         total = len(left) * self.steps
@@ -155,7 +126,7 @@ class Trainings:
                         yield run
                     reached = self.steps if ended else _last_step(process.log)
                     if reached > steps[run]:
-                        names = ", ".join(f"{side.name} seed {seed}" for side, seed in running)
+                        names = ", ".join(f"{each.name} seed {each.seed}" for each in running)
                         progress.update(names, reached - steps[run])
                         steps[run] = reached
                 time.sleep(_POLL)
@@ -215,7 +186,7 @@ class Trainings:
             "text": self.content_hash,
             "replicas": options.replicas,
             "kernels": options.kernels,
-            "strategy": run.side.strategy,
+            "strategy": run.side.strategy or None,  # of a peer
             "settings": run.side.settings.given,
             "schedule": _listed_schedule(run.side.settings),
             "device": options.device,
@@ -225,9 +196,8 @@ class Trainings:
         }
 
     def _folder(self, run: Run) -> Path:
-        side = run.side
         # trainings with other settings stay beside each other
-        words = [*side.name.split(), *side.settings.text.split()]
+        words = [*run.name.split(), *run.side.settings.text.split()]
         name = "-".join(re.sub(r"[^\w.=-]", "_", word) for word in words)
         return self.options.out / "runs" / f"{name}-{run.seed}"
 

@@ -47,15 +47,13 @@ def sides_of(options: RunOptions) -> dict[str, TrainedSide]:
     sides = []
     for kernels in options.kernels:
         for replicas in options.replicas:
-            for framework, names in strategies.items():
-                registry = FRAMEWORKS[framework].strategies
-                for name in names:
-                    entry = registry.entry(name)
+            for framework, entries in strategies.items():
+                for entry in entries:
                     settings = compared_settings(entry, options.settings)
                     sides.append(
                         TrainedSide(
                             framework,
-                            name,
+                            entry.name,
                             replicas,
                             kernels,
                             entry.processes(settings, replicas),
@@ -96,12 +94,9 @@ def of_hosts(options: RunOptions) -> RunOptions:
         return replace(options, replicas=options.replicas or default)
     hosts = read_hosts(options.hosts)
     named = parse_strategies(options.strategy, StrategySettings(), frameworks_of(options))
-    if not any(
-        FRAMEWORKS[framework].strategies.entry(name).traits.processes
-        for framework, names in named.items()
-        for name in names
-    ):
-        names = " or ".join(name for each in named.values() for name in each)
+    entries = [entry for each in named.values() for entry in each]
+    if not any(entry.traits.processes for entry in entries):
+        names = " or ".join(entry.name for entry in entries)
         raise UsageError(
             f"--hosts is {options.hosts}; not allowed for the strategy {names}, which runs in "
             "one process"
@@ -121,7 +116,7 @@ def resolved(options: RunOptions) -> RunOptions:
     options = of_hosts(options)
     chosen = frameworks_of(options)
     named = parse_strategies(options.strategy, options.settings, chosen)
-    words = [f"{framework}={name}" for framework, names in named.items() for name in names]
+    words = [f"{framework}={each.name}" for framework in named for each in named[framework]]
     # the names say what --sync does
     return replace(options, frameworks=chosen, strategy=tuple(words), sync=False)
 
@@ -173,8 +168,8 @@ def _kind(side: TrainedSide) -> tuple[str, str, str]:
 
 def parse_strategies(
     words: Sequence[str], settings: StrategySettings, frameworks: Sequence[str] = ()
-) -> Mapping[str, Sequence[str]]:
-    """Return the names of the strategies of every framework, its default if none is given.
+) -> dict[str, list[StrategyEntry]]:
+    """Return the strategies of every framework, its default if none is given.
 
     Args:
       words: as for `strategies_named`.
@@ -182,7 +177,7 @@ def parse_strategies(
       frameworks: the frameworks that take part; by default all.
 
     Returns:
-      Framework -> names of strategies.
+      Framework -> entries of its registry.
 
     Raises:
       UsageError: for an unknown framework, a strategy that it or every framework lacks, or a
@@ -194,4 +189,4 @@ def parse_strategies(
         name: named.get(name, [FRAMEWORKS[name].strategies.entry(None)]) for name in frameworks
     }
     check_accepted(settings, [entry for entries in chosen.values() for entry in entries])
-    return {name: [entry.name for entry in entries] for name, entries in chosen.items()}
+    return chosen

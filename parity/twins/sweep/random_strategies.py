@@ -37,12 +37,12 @@ class DrawnStrategy:
 
 
 def comparable_choices(
-    strategies: Mapping[str, Sequence[str]],
+    strategies: Mapping[str, Sequence[StrategyEntry]],
 ) -> list[dict[str, StrategyEntry]]:
     """Return every choice of one strategy for each framework whose steps can be compared.
 
     Args:
-      strategies: framework -> names of its strategies, to choose from.
+      strategies: framework -> its strategies to choose from.
 
     Returns:
       For each choice, framework -> strategy. An asynchronous one makes an update where a
@@ -51,21 +51,22 @@ def comparable_choices(
     Raises:
       UsageError: if there is none, or for a strategy with an environment of its own.
     """
-    entries = [
-        [FRAMEWORKS[each].strategies.entry(n) for n in strategies[each]] for each in strategies
-    ]
-    for entry in (entry for of_one in entries for entry in of_one if entry.environment):
+    for entry in (
+        each for of_one in strategies.values() for each in of_one if each.environment
+    ):
         raise UsageError(
             f"--strategy is {entry.name!r}, which runs in {entry.environment}; allowed in a "
             "sweep: strategies that run in the environment of their framework"
         )
     found = [
         dict(zip(strategies, choice, strict=True))
-        for choice in product(*entries)
+        for choice in product(*strategies.values())
         if len({entry.traits.synchronous for entry in choice}) == 1
     ]
     if not found:
-        words = ",".join(f"{each}={name}" for each in strategies for name in strategies[each])
+        words = ",".join(
+            f"{each}={one.name}" for each in strategies for one in strategies[each]
+        )
         raise UsageError(
             f"--strategy is {words}; allowed: a synchronous strategy of each framework, or an "
             "asynchronous one of each"

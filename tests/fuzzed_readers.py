@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 from oracle_side import recorded_steps, small_spec, write_trace
 from safetensors import safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from data.cache import cached_folder, corruption, make_whole
 from data.pair_file import read_pairs
 from data.segmenters import read_user_dictionary
 from data.text_file import read_lines
-from data.vocabulary import TEXT_SPECIAL, Vocabulary
+from data.vocabulary import Vocabulary
 from paddle_impl.mkl_cpu_type import keep_choice, read_choice
 from parity.align.mapping import read as read_mapping
 from parity.align.traps import traps
@@ -109,13 +109,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class OpenReader:
-    """A reader, and the folder in which files are given to it.
-
-    Attributes:
-      reader: the reader.
-      folder: the folder.
-      whole: the content of a file that is as it should be.
-    """
+    """A reader, the folder in which files are given to it, and a file as it should be."""
 
     reader: Reader
     folder: Path
@@ -212,6 +206,13 @@ def _write_checkpoint(folder: Path) -> None:
     save_checkpoint(folder, Checkpoint(SPEC, 3, snapshot, state, "a" * 64, "paddle"))
 
 
+_STEP, _CHECKPOINT = "trace/step-000001.safetensors", "step-00000003.safetensors"
+
+
+def _read_checkpoint(folder: Path) -> None:
+    load_checkpoint(folder / _CHECKPOINT)
+
+
 def _metadata(path: Path) -> bytes:
     """Return a checkpoint's metadata as one JSON object, whose values are JSON themselves."""
     with safe_open(path, framework="numpy") as file:
@@ -220,7 +221,7 @@ def _metadata(path: Path) -> bytes:
 
 def _with_metadata(whole: bytes, content: bytes) -> bytes:
     """Return a checkpoint of other metadata, and with the hash that belongs to it."""
-    tensors = _tensors_of(whole)
+    tensors = load(whole)
     try:
         given = json.loads(content)
         items = given.items() if isinstance(given, dict) else ()
@@ -236,22 +237,24 @@ def _with_metadata(whole: bytes, content: bytes) -> bytes:
         return whole
 
 
-def _tensors_of(whole: bytes) -> dict[str, np.ndarray]:
-    from safetensors.numpy import load
+def _of_folder(name: str, file: str, content: Any, read: Callable[[Path], object]) -> Reader:
+    """Return a reader of a folder with one file: of text, of bytes, or of JSON."""
+    if not isinstance(content, str | bytes):
+        content = json.dumps(content) + "\n"
+    content = content.encode() if isinstance(content, str) else content
+    return Reader(name, file, lambda folder: (folder / file).write_bytes(content), read)
 
-    return load(whole)
 
-
-def _write(name: str, content: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_text(content, encoding="utf-8")
+def _of_file(name: str, file: str, content: Any, read: Callable[[Path], object]) -> Reader:
+    """Return a reader of one file, whose `read` takes its path."""
+    return _of_folder(name, file, content, lambda folder: read(folder / file))
 
 
 def _write_answers(folder: Path) -> None:
-    _write("evaluation.json", json.dumps({"bleu": {"score": 12.5}, "exact_answers": 0.5}))(
-        folder
-    )
+    evaluation = {"bleu": {"score": 12.5}, "exact_answers": 0.5}
+    (folder / "evaluation.json").write_text(json.dumps(evaluation))
     answer = {"question": "a b", "answer": "c", "reference": "c", "scores": [-1.5]}
-    _write("answers.jsonl", json.dumps(answer) + "\n")(folder)
+    (folder / "answers.jsonl").write_text(json.dumps(answer) + "\n")
 
 
 def _read_trace(folder: Path) -> None:
@@ -290,12 +293,6 @@ def _receive(kind: bytes, path: Path) -> None:
 
 _SENT = 50_000  # bytes that a socket takes before anybody reads them
 _NUMBERS, _SECRET = (b"0" * 32, b"1" * 32), b"the secret of the run"
-
-
-def _write_guest(path: Path) -> None:
-    """Write what a rank of the run says to rank 0 before it is known as one."""
-    proof = _proof(_SECRET, b"a rank", *_NUMBERS)
-    path.write_bytes(_NUMBERS[1] + proof + _message(HELLO, _GREETING))
 
 
 def _come_to_rank_0(path: Path) -> None:
@@ -346,26 +343,18 @@ def _follow_agent(path: Path) -> None:
         assert all(type(status) is int for status in found.take_ended().values())
 
 
-def _write_variables(framework: str, members: Members) -> Callable[[Path], object]:
-    given = variables(framework, len(members.jobs) - 1, members, "10.0.0.1:7000")
-    return _write("variables", "".join(f"{name}={value}\n" for name, value in given.items()))
-
-
-def _read_variables(folder: Path, framework: str, members: Members) -> None:
-    text = (folder / "variables").read_text(errors="surrogateescape")
-    given = dict(line.split("=", 1) for line in text.split("\n") if "=" in line)
-    # without it, Horovod's rendezvous server is asked
-    membership(framework, {MEETING: "a:1"} | given, tuple(members.served))
-
-
-def _variables(name: str, framework: str, served: dict[str, tuple[str, ...]]) -> "Reader":
+def _variables(name: str, framework: str, served: dict[str, tuple[str, ...]]) -> Reader:
     members = Members(("10.0.0.1:6170", "10.0.0.2:6170"), served)
-    return Reader(
-        f"variables-{name}",
-        "variables",
-        _write_variables(framework, members),
-        lambda folder: _read_variables(folder, framework, members),
-    )
+    given = variables(framework, len(members.jobs) - 1, members, "10.0.0.1:7000")
+
+    def read(path: Path) -> None:
+        lines = path.read_text(errors="surrogateescape").split("\n")
+        found = dict(line.split("=", 1) for line in lines if "=" in line)
+        # without it, Horovod's rendezvous server is asked
+        membership(framework, {MEETING: "a:1"} | found, tuple(members.served))
+
+    content = "".join(f"{name}={value}\n" for name, value in given.items())
+    return _of_file(f"variables-{name}", "variables", content, read)
 
 
 def _trainings(folder: Path) -> Trainings:
@@ -431,6 +420,8 @@ python = "/parity/.venv/bin/python"
 environment = { OMP_NUM_THREADS = "1" }
 """
 _GREETING = {"rank": 1, "members": ["rank 0", "rank 1"], "name": "rank 1", "facts": {"a": "b"}}
+# what a rank of the run says to rank 0 before it is known as one
+_GUEST = _NUMBERS[1] + _proof(_SECRET, b"a rank", *_NUMBERS) + _message(HELLO, _GREETING)
 _FAILURE = {"message": "m", "status": 3, "own": True}
 _AGENT = """welcome to 10.0.0.2
 {"ports": [7000]}
@@ -458,6 +449,11 @@ _BOUNDS = {
     "tensors": {"weight/a": [0.5, None]},
 }
 _NO_PROGRESS = SimpleNamespace(add=lambda count: None)
+_VOCABULARY = "<unk>\n<eos>\nthe\ncat\n猫\n"
+_PAIRS = "how are you\tfine\n你好\t好\r\n\u3000\tx\n"
+_TEXT = "the cat sat\n\n猫 在 这里\r\n"
+_BEST = {"step": 3, "valid_perplexity": 9.5}
+_LOSSES = "step,loss,tokens\n0,4.5,70\n1,4.25,70\n"
 
 READERS = {
     reader.name: reader
@@ -465,51 +461,23 @@ READERS = {
         Reader("trace-header", "trace/trace.json", _write_trace, _read_trace),
         Reader("watched-header", "a/trace.json", _write_watched, _align),
         Reader("trace-index", "trace/steps.jsonl", _write_trace, _read_trace),
-        Reader(
-            "trace-step",
-            "trace/step-000001.safetensors",
-            _write_trace,
-            lambda folder: read_step(folder / "trace/step-000001.safetensors"),
-        ),
-        Reader(
-            "checkpoint",
-            "step-00000003.safetensors",
-            _write_checkpoint,
-            lambda folder: load_checkpoint(folder / "step-00000003.safetensors"),
-        ),
+        Reader("trace-step", _STEP, _write_trace, lambda folder: read_step(folder / _STEP)),
+        Reader("checkpoint", _CHECKPOINT, _write_checkpoint, _read_checkpoint),
         Reader(
             "checkpoint-metadata",
-            "step-00000003.safetensors",
+            _CHECKPOINT,
             _write_checkpoint,
-            lambda folder: load_checkpoint(folder / "step-00000003.safetensors"),
+            _read_checkpoint,
             unwrap=_metadata,
             wrap=_with_metadata,
         ),
-        Reader(
-            "vocabulary",
-            "vocabulary.txt",
-            lambda folder: Vocabulary([*TEXT_SPECIAL, "the", "cat", "猫"]).save(
-                folder / "vocabulary.txt"
-            ),
-            lambda folder: Vocabulary.load(folder / "vocabulary.txt"),
+        _of_file("vocabulary", "vocabulary.txt", _VOCABULARY, Vocabulary.load),
+        _of_file(
+            "pairs", "train.tsv", _PAIRS, lambda path: list(read_pairs(path, [], _NO_PROGRESS))
         ),
-        Reader(
-            "pairs",
-            "train.tsv",
-            _write("train.tsv", "how are you\tfine\n你好\t好\r\n\u3000\tx\n"),
-            lambda folder: list(read_pairs(folder / "train.tsv", [], _NO_PROGRESS)),
-        ),
-        Reader(
-            "text",
-            "train.txt",
-            _write("train.txt", "the cat sat\n\n猫 在 这里\r\n"),
-            lambda folder: list(read_lines(folder / "train.txt", [])),
-        ),
-        Reader(
-            "config",
-            "config.yaml",
-            _write("config.yaml", _CONFIG),
-            lambda folder: list(read_config(folder / "config.yaml", _OPTIONS)),
+        _of_file("text", "train.txt", _TEXT, lambda path: list(read_lines(path, []))),
+        _of_file(
+            "config", "config.yaml", _CONFIG, lambda path: list(read_config(path, _OPTIONS))
         ),
         Reader(
             "cache-hashes",
@@ -517,60 +485,33 @@ READERS = {
             _write_cache,
             lambda folder: corruption(folder / "cached"),
         ),
-        Reader(
-            "hosts",
-            "hosts.toml",
-            _write("hosts.toml", _HOSTS),
-            lambda folder: read_hosts(folder / "hosts.toml"),
-        ),
+        _of_file("hosts", "hosts.toml", _HOSTS, read_hosts),
         Reader(
             "message-tensors",
             "tensors.npz",
             _write_tensors,
             lambda folder: _receive(TENSORS, folder / "tensors.npz"),
         ),
-        Reader(
-            "message-greeting",
-            "greeting.json",
-            _write("greeting.json", json.dumps(_GREETING)),
-            lambda folder: _receive(HELLO, folder / "greeting.json"),
-        ),
-        Reader(
-            "message-failure",
-            "failure.json",
-            _write("failure.json", json.dumps(_FAILURE)),
-            lambda folder: _receive(FAILED, folder / "failure.json"),
-        ),
-        Reader(
-            "message-guest",
-            "bytes",
-            lambda folder: _write_guest(folder / "bytes"),
-            lambda folder: _come_to_rank_0(folder / "bytes"),
-        ),
-        Reader(
+        _of_file("message-greeting", "json", _GREETING, lambda path: _receive(HELLO, path)),
+        _of_file("message-failure", "json", _FAILURE, lambda path: _receive(FAILED, path)),
+        _of_file("message-guest", "bytes", _GUEST, _come_to_rank_0),
+        _of_file(
             "messages",
             "bytes",
-            lambda folder: (folder / "bytes").write_bytes(
-                _message(HELLO, _GREETING) + _message(FAILED, _FAILURE)
-            ),
-            lambda folder: _receive_bytes(folder / "bytes"),
+            _message(HELLO, _GREETING) + _message(FAILED, _FAILURE),
+            _receive_bytes,
         ),
-        Reader(
-            "message-agent",
-            "lines",
-            _write("lines", _AGENT),
-            lambda folder: _follow_agent(folder / "lines"),
-        ),
+        _of_file("message-agent", "lines", _AGENT, _follow_agent),
         _variables("paddle", "paddle", {}),
         _variables("paddle-servers", "paddle", {"ps": ("10.0.0.3:6170",)}),
         _variables("tensorflow", "tensorflow", {}),
         _variables("tensorflow-servers", "tensorflow", {"ps": ("10.0.0.3:6170",)}),
         _variables("horovod", "horovod", {}),
-        Reader(
+        _of_file(
             "secret",
             "secret",
-            _write("secret", "0123456789abcdef" * 4),
-            lambda folder: run_secret({SECRET_FILE: str(folder / "secret")}),
+            "0123456789abcdef" * 4,
+            lambda path: run_secret({SECRET_FILE: str(path)}),
         ),
         Reader(
             "finished-training",
@@ -578,28 +519,19 @@ READERS = {
             _write_finished,
             lambda folder: _trainings(folder)._finished(_RUN),
         ),
-        Reader(
+        _of_file(
             "sweep",
             "runs.jsonl",
-            _write("runs.jsonl", with_checksum(_SWEPT) + "\n" + with_checksum(_SWEPT) + "\n"),
-            lambda folder: _earlier_results(folder / "runs.jsonl", SweepOptions(start=1)),
+            2 * f"{with_checksum(_SWEPT)}\n",
+            lambda path: _earlier_results(path, SweepOptions(start=1)),
         ),
-        Reader(
-            "best-checkpoint",
-            "best.json",
-            _write("best.json", json.dumps({"step": 3, "valid_perplexity": 9.5})),
-            best_checkpoint,
-        ),
-        Reader(
-            "newest-checkpoint", "latest", _write("latest", "step-00000003\n"), newest_first
-        ),
-        Reader(
-            "run-name", "run.json", _write("run.json", json.dumps({"name": "a"})), _name_of_run
-        ),
-        Reader(
+        _of_folder("best-checkpoint", "best.json", _BEST, best_checkpoint),
+        _of_folder("newest-checkpoint", "latest", "step-00000003\n", newest_first),
+        _of_folder("run-name", "run.json", {"name": "a"}, _name_of_run),
+        _of_folder(
             "run-config",
             "config.yaml",
-            _write("config.yaml", HEADER_OF_RUN + _CONFIG),
+            HEADER_OF_RUN + _CONFIG,
             lambda folder: (written_by_run(folder / "config.yaml"), values_of_run(folder)),
         ),
         Reader(
@@ -618,51 +550,26 @@ READERS = {
                 or cached_folder(folder / "cached", "facts", _write_facts)
             ),
         ),
-        Reader(
-            "checkpoint-vocabulary",
-            "vocabulary.txt",
-            _write("vocabulary.txt", _WORDS),
-            _read_checkpoints_vocabulary,
+        _of_folder(
+            "checkpoint-vocabulary", "vocabulary.txt", _WORDS, _read_checkpoints_vocabulary
         ),
-        Reader(
+        _of_file(
             "user-dictionary",
             "words.txt",
-            _write("words.txt", "猫粮 5 n\n狗粮\n"),
-            lambda folder: read_user_dictionary(folder / "words.txt", []),
+            "猫粮 5 n\n狗粮\n",
+            lambda path: read_user_dictionary(path, []),
         ),
-        Reader(
-            "mapping",
-            "map.yaml",
-            _write("map.yaml", _MAP),
-            lambda folder: read_mapping(folder / "map.yaml"),
-        ),
-        Reader(
-            "bounds",
-            "bounds.json",
-            _write("bounds.json", json.dumps(_BOUNDS)),
-            lambda folder: read_bounds(folder / "bounds.json"),
-        ),
-        Reader(
-            "schedule",
-            "schedule.jsonl",
-            _write("schedule.jsonl", _SCHEDULE),
-            lambda folder: read_schedule(folder / "schedule.jsonl", 2),
-        ),
-        Reader(
-            "losses",
-            "losses.csv",
-            _write("losses.csv", "step,loss,tokens\n0,4.5,70\n1,4.25,70\n"),
-            lambda folder: read_losses(folder / "losses.csv"),
-        ),
+        _of_file("mapping", "map.yaml", _MAP, read_mapping),
+        _of_file("bounds", "bounds.json", _BOUNDS, read_bounds),
+        _of_file("schedule", "schedule.jsonl", _SCHEDULE, lambda path: read_schedule(path, 2)),
+        _of_file("losses", "losses.csv", _LOSSES, read_losses),
         Reader("answers", "answers.jsonl", _write_answers, read_answers),
         Reader("evaluation", "evaluation.json", _write_answers, read_answers),
-        Reader(
+        _of_file(
             "history",
             "history.jsonl",
-            _write("history.jsonl", json.dumps(_HISTORY) + "\n"),
-            lambda folder: newest_alike(
-                folder / "history.jsonl", _HISTORY | {"commit": "another"}
-            ),
+            _HISTORY,
+            lambda path: newest_alike(path, _HISTORY | {"commit": "another"}),
         ),
     )
 }

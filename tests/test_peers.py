@@ -1,0 +1,192 @@
+"""The peers that are timed beside the sides: they train the same, on one replica and on two.
+
+PyTorch's twin trains whole, too: validation, test, checkpoints, answers.
+"""
+
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import STEPS, TINY_SEQ2SEQ, assert_one_line, ended, flags
+
+from parity.base.errors import UsageError
+from parity.trace.reader import Trace
+from parity.twins.launch.checkout import check_installed
+from parity.twins.launch.processes import PEERS, ROOT, interpreter
+from parity.twins.training.checkpoint import newest_checkpoint
+from parity.twins.training.loss_table import read_losses
+
+pytestmark = pytest.mark.thorough
+
+# with small values, losses would not show whether the updates of all layers are right
+PLAIN = {
+    "keep": 1.0,
+    "dtype": "float32",
+    "optimizer": "sgd",
+    "learning_rate": 5.0,
+    "initial_scale": 0.5,
+    "clip_norm": 5.0,
+    "steps": STEPS,
+}
+NETWORKS = {
+    "language model": {},
+    "sentences": {"batching": "sentences"},
+    "adam": {"optimizer": "adam", "learning_rate": 0.05},
+    "dropout": {"keep": 0.7},
+    "clipped": {"clip_norm": 0.05},
+}
+PAIRS = TINY_SEQ2SEQ | {"optimizer": "adam", "dtype": "float32", "steps": STEPS}
+OF_PAIRS = {
+    "lstm": {"cell": "lstm", "attention": "general", "keep": 0.7, "bidirectional": True},
+    "gru": {"cell": "gru", "attention": "dot", "num_layers": 2, "input_feeding": True},
+    "bahdanau": {"cell": "gru", "attention": "bahdanau", "input_feeding": True, "keep": 0.7},
+    "scaled": {"cell": "lstm", "attention": "scaled", "num_layers": 2, "keep": 0.7},
+}
+
+
+def peer(name, *words):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [interpreter(name), "-m", PEERS[name][0], *words]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stderr
+
+
+def peer_losses(name, out, *words):
+    status, errors = peer(name, *words, f"--out={out}")
+    assert status == 0, errors
+    return [loss for _, loss, _ in read_losses(out / "losses.csv")]
+
+
+def side_losses(traces):
+    trace = traces["tensorflow"]
+    return [float(trace.read(step)["loss/global"]) for step in range(STEPS)]
+
+
+def test_keras_trains_the_same(run_both, text, cache, tmp_path):
+    expected = side_losses(run_both(**PLAIN, replicas=1))
+    words = flags(**PLAIN, replicas=2, data=text, cache=cache)
+    found = peer_losses("keras", tmp_path, *words)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_keras_says_what_it_has_no_twin_of(text, cache, tmp_path):
+    given = flags(**PLAIN | {"keep": 0.5}, data=text, cache=cache, out=tmp_path)
+    assert "keep 0.5" in assert_one_line(*peer("keras", *given))
+
+
+def test_a_peer_takes_no_trace(text, cache, tmp_path):
+    given = flags(**PLAIN, data=text, cache=cache, trace=tmp_path / "trace")
+    assert "not allowed for keras" in assert_one_line(*peer("keras", *given))
+
+
+# whole trainings
+
+WHOLE = {"dtype": "float64", "optimizer": "adam", "epochs": 2, "decay": 0.5}
+ANSWERING = {
+    "lstm": {"cell": "lstm", "attention": "general", "bidirectional": True},
+    "layers": {"cell": "lstm", "attention": "scaled", "num_layers": 2},
+    "fed": {"cell": "gru", "attention": "dot", "num_layers": 2, "input_feeding": True},
+    "bahdanau": {"cell": "gru", "attention": "bahdanau", "input_feeding": True},
+}
+
+
+def peer_summary(out, **values):
+    peer_losses("pytorch", out, *flags(**values))
+    return json.loads((out / "summary.json").read_text())
+
+
+@pytest.fixture
+def side_summary(frameworks):
+    """Return a function that trains TensorFlow's side and returns its summary."""
+
+    def train(out, **values):
+        ended(frameworks["tensorflow"].train(*flags(**values), f"--out={out}"))
+        return json.loads((out / "summary.json").read_text())
+
+    return train
+
+
+try:
+    check_installed(["pytorch"])
+    _HAS_TORCH = True
+except UsageError:
+    _HAS_TORCH = False
+
+if _HAS_TORCH:  # it is in no lock: a user of the peers brings it, or names a Python that has it
+
+    @pytest.mark.parametrize(
+        ("name", "replicas"), [("language model", 1), *((name, 2) for name in NETWORKS)]
+    )
+    def test_pytorch_trains_the_same(name, replicas, run_both, text, cache, tmp_path):
+        values = PLAIN | NETWORKS[name]
+        expected = side_losses(run_both(**values, replicas=1))
+        found = peer_losses(
+            "pytorch", tmp_path, *flags(**values, replicas=replicas, data=text, cache=cache)
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    @pytest.mark.parametrize("name", OF_PAIRS)
+    def test_pytorch_trains_the_same_on_pairs(name, frameworks, pairs, cache, tmp_path):
+        given = PAIRS | OF_PAIRS[name] | {"data": pairs, "cache": cache}
+        job = frameworks["tensorflow"].train(*flags(**given), f"--trace={tmp_path / 'trace'}")
+        ended(job)
+        expected = side_losses({"tensorflow": Trace(tmp_path / "trace")})
+        found = peer_losses("pytorch", tmp_path / "peer", *flags(**given, replicas=2))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    def test_pytorch_has_one_strategy(text, cache, tmp_path):
+        given = flags(**PLAIN, data=text, cache=cache, out=tmp_path, strategy="hogwild")
+        said = "'hogwild'; allowed for pytorch: distributed-data-parallel"
+        assert said in assert_one_line(*peer("pytorch", *given))
+
+    @pytest.mark.parametrize("replicas", [1, 2])
+    @pytest.mark.parametrize("loss_per", ["token", "row"])
+    def test_the_twin_reaches_the_same_perplexity(
+        loss_per, replicas, side_summary, text, cache, tmp_path
+    ):
+        values = WHOLE | {"loss_per": loss_per, "data": text, "cache": cache}
+        expected = side_summary(tmp_path / "side", **values)
+        found = peer_summary(tmp_path / "peer", **values, replicas=replicas)
+        for name in ("valid_perplexity", "test_perplexity"):
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-5)
+        assert found["replicas"] == len(found["peak_memory"]) == replicas
+
+    @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+    def test_the_twin_resumes_itself_and_is_resumed(
+        optimizer, side_summary, text, cache, tmp_path
+    ):
+        values = WHOLE | {"optimizer": optimizer, "replicas": 1, "data": text, "cache": cache}
+        whole = peer_summary(tmp_path / "whole", **values)
+        out = tmp_path / "parts"
+        peer_summary(out, **values, steps=7)
+        assert newest_checkpoint(out / "checkpoints", []).framework == "pytorch"
+        side = side_summary(tmp_path / "side", **values, resume=out)
+        resumed = peer_summary(out, **values, resume=out)
+        assert read_losses(out / "losses.csv") == read_losses(tmp_path / "whole/losses.csv")
+        for each in (resumed, side):
+            assert each["test_perplexity"] == pytest.approx(whole["test_perplexity"], rel=1e-5)
+
+    @pytest.mark.parametrize("name", ANSWERING)
+    def test_the_twin_writes_the_same_answers(name, side_summary, pairs, cache, tmp_path):
+        # both answer from the weights of one checkpoint, the one that is resumed
+        values = WHOLE | TINY_SEQ2SEQ | {"beam": 3} | ANSWERING[name]
+        values |= {"data": pairs, "cache": cache, "newest": True}
+        side = side_summary(tmp_path / "side", **values)
+        found = peer_summary(tmp_path / "peer", **values, resume=tmp_path / "side")
+        assert found["steps"] == 0
+        assert found["test_perplexity"] == pytest.approx(side["test_perplexity"], rel=1e-9)
+        assert (found["bleu"], found["exact_answers"]) == (side["bleu"], side["exact_answers"])
+
+    @pytest.mark.parametrize(
+        "word",
+        ["--device=gpu", "--profile=x"],
+        ids=lambda word: word[2:7],
+    )
+    def test_the_twin_says_what_it_cannot_do(word, text, cache, tmp_path):
+        words = flags(**WHOLE, data=text, cache=cache, out=tmp_path)
+        line = assert_one_line(*peer("pytorch", *words, word))
+        assert "for pytorch" in line

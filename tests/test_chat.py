@@ -124,7 +124,6 @@ def oracles(run, method, seed=1, temperature=1.0):
     batch, most = asked(trained), trained.checkpoint.spec.text.target_limit + 1
     found = {
         "beam": lambda: beam_search(model, *batch, options.beam, options.length_penalty, most),
-        "greedy": lambda: greedy_search(model, *batch, most),
         "sample": lambda: sample(model, *batch, most, seed, temperature),
     }[method]()
     return [
@@ -138,26 +137,18 @@ def oracles(run, method, seed=1, temperature=1.0):
 
 # what is said of the checkpoint that a folder is opened at
 CHOSEN = re.compile(r"step \d+, the best by validation \(BLEU [^\n]*\n")
-# beam search is tested below, with its scores
-METHODS = {
-    "greedy": ("greedy", {}),
-    "sample": ("sample", {"seed": 4, "temperature": 1.7}),
-}
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("writer", FRAMEWORKS)
-def test_both_programs_give_the_oracles_answers(frameworks, runs, questions, writer, method):
+def test_both_programs_sample_the_oracles_answers(frameworks, runs, questions, writer):
     """From the run that the one has trained, in float64 or float32."""
-    name, values = METHODS[method]
-    words = [f"--{flag}={value}" for flag, value in values.items()]
+    words = ["--method=sample", "--seed=4", "--temperature=1.7"]
     jobs = [
-        each.chat(
-            f"--checkpoint={runs[writer]}", f"--input={questions}", f"--method={name}", *words
-        )
+        each.chat(f"--checkpoint={runs[writer]}", f"--input={questions}", *words)
         for each in frameworks.values()
     ]
-    expected = [answers[0][1] for answers in oracles(runs[writer], name, **values)]
+    found = oracles(runs[writer], "sample", seed=4, temperature=1.7)
+    expected = [answers[0][1] for answers in found]
     assert len(set(expected)) > 2, "a network that always says the same proves nothing"
     for job in jobs:
         errors = ended(job)
@@ -481,28 +472,21 @@ def test_what_is_typed_can_be_edited_and_called_back(framework, runs, terminal):
     assert status == 0
 
 
-@ONE_FRAMEWORK
-def test_attention_is_drawn(framework, runs, questions, tmp_path):
-    """By the programs; what pictures hold is tested in test_training_image_files.py."""
-    picture = tmp_path / "new" / "attention.png"
-    job = framework.chat(
-        f"--checkpoint={runs['paddle']}", f"--input={questions}", f"--attention-plot={picture}"
-    )
-    errors = ended(job)
-    assert len(job.printed().splitlines()) == len(QUESTIONS)
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    chosen, *fonts, told = errors.splitlines(keepends=True)
-    assert CHOSEN.fullmatch(chosen)
-    assert told.strip() == f"{picture}: attention of {len(QUESTIONS)} answers is drawn"
-    assert all(line.startswith("no font for ") for line in fonts)
-
-
 def test_a_picture_has_the_words_and_weights_of_the_best_answer(
     runs, questions, capsys, tmp_path, monkeypatch
 ):
-    drawn = []
-    monkeypatch.setattr(chat, "plot_attention", lambda pictures, path: drawn.extend(pictures))
-    answers_of(runs["paddle"], capsys, input=questions, attention_plot=tmp_path / "a.png")
+    """What a picture shows of them is tested in test_training_image_files.py."""
+    drawn, plot = [], chat.plot_attention
+
+    def noted(pictures, path):
+        drawn.extend(pictures)
+        return plot(pictures, path)
+
+    monkeypatch.setattr(chat, "plot_attention", noted)
+    picture = tmp_path / "new" / "attention.png"
+    said = answers_of(runs["paddle"], capsys, input=questions, attention_plot=picture).err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert said.endswith(f"{picture}: attention of {len(QUESTIONS)} answers is drawn\n")
     trained, model, _ = opened(runs["paddle"])
     found = beam_search(model, *asked(trained), 5, 0.6, 7)
     known = [question.replace("不认识", "<unk>").split() for question in QUESTIONS]
@@ -523,16 +507,8 @@ def _copied(folder, run):
     return folder / "run"
 
 
-def _missing(folder, run):
-    return [f"--checkpoint={folder / 'no'}"], f"{folder / 'no'}: no such checkpoint"
-
-
-def _none_named(folder, run):
-    return [], "--checkpoint is missing; allowed: a checkpoint, or a run's folder"
-
-
-def _empty_folder(folder, run):
-    return [f"--checkpoint={folder}"], f"{folder}: holds no checkpoint"
+def _checkpoint(name, said):
+    return lambda folder, run: ([f"--checkpoint={folder / name}"], f"{folder / name}: {said}")
 
 
 def _truncated(folder, run):
@@ -599,9 +575,12 @@ def _plot(name, count, said, *more):
 
 
 BAD = {
-    "missing": _missing,
-    "none named": _none_named,
-    "empty folder": _empty_folder,
+    "missing": _checkpoint("no", "no such checkpoint"),
+    "none named": lambda folder, run: (
+        [],
+        "--checkpoint is missing; allowed: a checkpoint, or",
+    ),
+    "empty folder": _checkpoint(".", "holds no checkpoint"),
     "truncated": _truncated,
     "language model": _language_model,
     "escape characters in a value": _flag(

@@ -147,38 +147,26 @@ def digest(text, *, pairs: bool) -> str:
     return found.hexdigest()
 
 
-def bit_flipped(path, other):
+def bit_flipped(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def emptied(path, other):
+def emptied(path):
     path.write_bytes(b"")
 
 
-def removed(path, other):
+def removed(path):
     path.unlink()
 
 
-def other_ids(path, other):
-    """Exchange words of four bytes: of a file of ids, ids in range; right-sized of any file."""
-    content = path.read_bytes()
-    words = [content[i : i + 4] for i in range(0, len(content) - 3, 4)]
-    random.Random(1).shuffle(words)
-    path.write_bytes(b"".join(words) + content[4 * len(words) :])
-
-
-def another_file(path, other):
-    shutil.copy(other, path)
-
-
-def a_folder(path, other):
+def a_folder(path):
     path.unlink()
     path.mkdir()
 
 
-DAMAGES = (bit_flipped, emptied, removed, other_ids, another_file, a_folder)
+DAMAGES = (bit_flipped, emptied, removed, a_folder)
 
 
 class Cached:
@@ -198,7 +186,7 @@ class Cached:
         """Return the digest of what a training would read."""
         return digest(self._load(self._text, self.cache, self._values), pairs=self.pairs)
 
-    def check(self, capsys, damages, others, left_out: tuple = ()) -> int:
+    def check(self, capsys, damages, left_out: tuple = ()) -> int:
         """Damage every file in every way; return how often."""
         count = 0
         for name, content in self.whole.items():
@@ -206,7 +194,7 @@ class Cached:
                 continue
             for damage in damages:
                 path, where = self.cache / name, f"{name}, {damage.__name__}"
-                damage(path, others / name)
+                damage(path)
                 unchanged = path.is_file() and path.read_bytes() == content
                 capsys.readouterr()
                 assert self.read() == self.expected, where
@@ -246,11 +234,7 @@ KINDS = {"text": (STREAM, load_stream_text), "pairs": (PAIRS, load_pair_text)}
 def test_every_file_of_a_cache_damaged_in_every_way(kind, texts, tmp_path, capsys):
     spec, load = KINDS[kind]
     cached = Cached(tmp_path / "cache", spec, load, dict(zip(KINDS, texts, strict=True))[kind])
-    others = tmp_path / "others"  # of the same names, as if copied from another cache
-    for name, content in cached.whole.items():
-        (others / name).parent.mkdir(parents=True, exist_ok=True)
-        (others / name).write_bytes(content[::-1])
-    assert cached.check(capsys, DAMAGES, others) > 45
+    assert cached.check(capsys, DAMAGES) > 30
 
 
 def test_a_folder_of_another_text_does_not_pass_for_it(texts, tmp_path, capsys):
@@ -290,13 +274,13 @@ def test_the_built_in_text_is_written_again(kind, tmp_path, capsys):
         tmp_path, spec.replace(train_lines=50) if kind == "text" else spec, load, None
     )
     damages = (bit_flipped, removed)
-    assert cached.check(capsys, damages, tmp_path, ("corpus-", "pairs-")) >= 3
+    assert cached.check(capsys, damages, ("corpus-", "pairs-")) >= 3
 
 
 def test_jiebas_dictionary_is_read_again(tmp_path, capsys):
     expected = _frequencies(_jieba().Tokenizer(), tmp_path)
     (path,) = tmp_path.glob("jieba-*/frequencies")
-    bit_flipped(path, tmp_path)
+    bit_flipped(path)
     capsys.readouterr()
     assert _frequencies(_jieba().Tokenizer(), tmp_path) == expected
     assert capsys.readouterr().err.splitlines() == [

@@ -107,17 +107,3 @@ def test_close_stops_a_thread_that_waits_to_deliver():
     assert alive() == []
     assert list(items) == []
     items.close()  # once more does no harm
-
-
-def test_waiting_is_measured():
-    def slow(step):
-        time.sleep(0.05)
-        return step
-
-    with Prefetch(slow, 0, 4) as items:
-        list(items)
-        assert 0.15 < items.waited < 2
-    with Prefetch(lambda step: step, 0, 4) as items:
-        time.sleep(0.1)
-        list(items)
-        assert items.waited < 0.05

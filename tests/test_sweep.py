@@ -46,14 +46,6 @@ def swept(frameworks, options) -> dict:
     return {n: attempt(draw(SEED, n), frameworks, options) for n in SLICE}
 
 
-def test_the_slice_covers_both_networks_in_both_precisions():
-    runs = [draw(SEED, number) for number in SLICE]
-    kinds = {(run.spec.network, run.spec.training.dtype) for run in runs}
-    assert len(kinds) == 4
-    assert {run.spec.training.optimizer for run in runs} == {"sgd", "adam"}
-    assert len({run.replicas for run in runs}) > 2
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_losses_beyond_what_softmax_can_tell_are_exact(dtype, run_both):
     """Paddle's own softmax clips its exponents at -64; other implementations clip elsewhere."""
@@ -251,26 +243,6 @@ def test_drawn_settings_differ_and_are_those_that_the_strategy_takes():
 def test_strategies_that_cannot_be_swept_are_one_line(words, message, tmp_path, capsys):
     status = main(parity, ["sweep", f"--strategy={words}", f"--out={tmp_path}"])
     assert message in assert_one_line(status, capsys.readouterr().err)
-
-
-def test_a_strategy_that_is_named_twice_is_one_choice():
-    settings = StrategySettings()
-    twice = parse_strategies(["tensorflow=all", "towers", "all"], settings)
-    named = {key: [entry.name for entry in each] for key, each in twice.items()}
-    assert {name: sorted(each) for name, each in named.items()} == {
-        framework: sorted(entry.name for entry in table.strategies if not entry.environment)
-        for framework, table in FRAMEWORK_TABLE.items()
-    }
-    layers = parse_strategies(["layers"], settings)
-    assert {key: [entry.name for entry in each] for key, each in layers.items()} == {
-        key: ["layers"] for key in FRAMEWORKS
-    }
-    towers = parse_strategies(["towers", "towers"], settings)
-    assert [[entry.name for entry in each] for each in towers.values()] == [
-        ["parallel-executor"],
-        ["towers"],
-    ]
-    assert len(comparable_choices(towers)) == 1
 
 
 def test_a_sweep_of_an_earlier_version_is_not_continued(tmp_path):

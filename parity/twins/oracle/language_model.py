@@ -6,7 +6,7 @@ import numpy as np
 
 from parity.base.plugins import load_object
 from parity.twins.oracle.layers import look_up, look_up_backward, project
-from parity.twins.oracle.recurrent import lstm_backward, lstm_forward
+from parity.twins.oracle.recurrent import layer_weights, rnn_backward, rnn_forward
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.language_model import LanguageModelSpec
 
@@ -47,17 +47,15 @@ def language_model(
     activations["embedded"] = x
     for k in layers:
         outputs.append(x * kept[k])
-        w, u, b = (
-            weights[f"lstm_{k}/{name}"] for name in ("input_kernel", "recurrent_kernel", "bias")
-        )
-        x, h, c, gates = lstm_forward(
-            outputs[k], real, state["h"][:, k], state["c"][:, k], w, u, b
+        start = state["h"][:, k], state["c"][:, k]
+        x, end, of_steps = rnn_forward(
+            "lstm", outputs[k], real, start, *layer_weights(weights, f"lstm_{k}")
         )
         activations[f"lstm_{k}/hidden"] = x
-        saved.append(gates)
-        final.append((h, c))
-    activations["h"] = np.stack([h for h, _ in final], axis=1)
-    activations["c"] = np.stack([c for _, c in final], axis=1)
+        saved.append(of_steps)
+        final.append(end)
+    for place, name in enumerate("hc"):
+        activations[name] = np.stack([end[place] for end in final], axis=1)
     projected, (d_x, *d_softmax) = project(
         x * kept[-1],
         real,
@@ -71,28 +69,21 @@ def language_model(
     gradients = dict(zip(("softmax/kernel", "softmax/bias"), d_softmax, strict=True))
     d_x = d_x * kept[-1]
     for k in reversed(layers):
-        d_x = _layer_backward(k, weights, d_x, outputs[k], real, saved[k], gradients) * kept[k]
+        name = f"lstm_{k}"
+        w, u, _ = layer_weights(weights, name)
+        # truncated at the batch (section 4.1): no gradient comes from what follows, and the
+        # one of the state before goes nowhere
+        zero = np.zeros((len(real), len(u)), outputs[k].dtype)
+        d_x, d_w, d_u, d_b, _ = rnn_backward(
+            "lstm", d_x, (zero, zero), outputs[k], real, saved[k], w, u
+        )
+        gradients[f"{name}/input_kernel"] = d_w
+        gradients[f"{name}/recurrent_kernel"] = d_u
+        gradients[f"{name}/bias"] = d_b
+        d_x = d_x * kept[k]
     gradients["embed/table"] = np.zeros_like(weights["embed/table"])
     look_up_backward(gradients["embed/table"], batch["tokens"], d_x)
     return activations, gradients
-
-
-def _layer_backward(
-    k: int,
-    weights: Mapping[str, np.ndarray],
-    d_hidden: np.ndarray,
-    inputs: np.ndarray,
-    real: np.ndarray,
-    saved: list,
-    gradients: Arrays,
-) -> np.ndarray:
-    """Add the gradients of layer k, and return that of its inputs."""
-    w, u = weights[f"lstm_{k}/input_kernel"], weights[f"lstm_{k}/recurrent_kernel"]
-    d_inputs, d_w, d_u, d_b = lstm_backward(d_hidden, inputs, real, saved, w, u)
-    gradients[f"lstm_{k}/input_kernel"] = d_w
-    gradients[f"lstm_{k}/recurrent_kernel"] = d_u
-    gradients[f"lstm_{k}/bias"] = d_b
-    return d_inputs
 
 
 def network_function(network: str) -> Callable[..., tuple[Arrays, Arrays]]:

@@ -213,36 +213,3 @@ def rnn_backward(
         d_u += d_u_t
     d_inputs = (rows_of(d_a) @ w.T).reshape(inputs.shape)
     return d_inputs, rows_of(inputs).T @ rows_of(d_a), d_u, summed(d_a, axis=(0, 1)), d_state
-
-
-def lstm_forward(
-    inputs: np.ndarray,
-    real: np.ndarray,
-    h: np.ndarray,
-    c: np.ndarray,
-    w: np.ndarray,
-    u: np.ndarray,
-    b: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, list]:
-    """Run one LSTM layer: `rnn_forward` with h and c by name."""
-    hidden, (h, c), saved = rnn_forward("lstm", inputs, real, (h, c), w, u, b)
-    return hidden, h, c, saved
-
-
-def lstm_backward(
-    d_hidden: np.ndarray,
-    inputs: np.ndarray,
-    real: np.ndarray,
-    saved: list,
-    w: np.ndarray,
-    u: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Go back through one LSTM layer whose final state is not used.
-
-    Returns:
-      Gradients with respect to inputs, w, u and b. None flows into the initial state:
-      back-propagation is truncated at the batch (Zaremba et al. 2014, section 4.1).
-    """
-    zero = np.zeros((len(inputs), len(u)), inputs.dtype)
-    d_state = (zero, zero)
-    return rnn_backward("lstm", d_hidden, d_state, inputs, real, saved, w, u)[:4]

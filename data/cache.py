@@ -19,8 +19,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import xxhash
@@ -31,14 +32,19 @@ from parity.base.files import UNFINISHED, new_folder, open_regular, read_file, w
 from parity.base.locks import lock_file
 from parity.base.progress import say
 
+Stats = Mapping[Path, tuple[int, ...]]  # file -> what changes whenever it does
+
 _HASHES = "hashes"  # the file of a folder that lists what the others hold
 
 
-def file_stat(path: Path) -> list[int]:
+def file_stats(paths: Iterable[Path]) -> Stats:
     """Return numbers that change whenever a file does; its change time cannot be set back."""
-    with open_input(path) as file:
-        stat = os.fstat(file.fileno())
-    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+    found = {}
+    for path in paths:
+        with open_input(path) as file:
+            stat = os.fstat(file.fileno())
+        found[path] = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    return found
 
 
 def file_hash(path: Path) -> str:
@@ -56,32 +62,34 @@ def settings_hash(settings: Mapping[str, Any]) -> str:
 
 
 def cached_folder(
-    folder: Path, facts_name: str, make: Callable[[Path], None]
+    folder: Path, facts_name: str, make: Callable[[Path], None], sources: Stats
 ) -> dict[str, Any]:
     """Return the facts about a folder of the cache, made if it is missing or damaged.
 
     Args:
-      folder: the folder, in the cache.
+      folder, make, sources: as for `make_whole`.
       facts_name: the file of the folder that holds the facts, in JSON.
-      make: writes the files and the facts to a temporary folder.
 
     Raises:
-      UsageError: if the folder cannot be written.
+      UsageError: as `make_whole`.
     """
-    make_whole(folder, make)
+    make_whole(folder, make, sources)
     facts: dict[str, Any] = json.loads((folder / facts_name).read_bytes())
     return facts
 
 
-def make_whole(folder: Path, make: Callable[[Path], None]) -> None:
+def make_whole(
+    folder: Path, make: Callable[[Path], None], sources: Stats = MappingProxyType({})
+) -> None:
     """Make a folder of the cache if it is missing or any of its files is damaged.
 
     Args:
       folder: the folder, in the cache.
       make: writes its files to a temporary folder.
+      sources: the files that it reads, as `file_stats` saw them before they were hashed.
 
     Raises:
-      UsageError: if the folder cannot be written.
+      UsageError: if the folder cannot be written, or a source was changed in between.
     """
     if corruption(folder) is None:
         return
@@ -94,6 +102,9 @@ def make_whole(folder: Path, make: Callable[[Path], None]) -> None:
             _remove(folder)
         with new_folder(folder) as temporary:
             make(temporary)
+            for path in sources:
+                if file_stats([path])[path] != sources[path]:
+                    raise UsageError(f"{path}: this file was changed while it was read")
             write_whole(temporary / _HASHES, _hashes(temporary, folder.name))
         found = corruption(folder)
         if found is not None:

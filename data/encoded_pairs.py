@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.cache import file_stat, sync, write_facts
+from data.cache import sync, write_facts
 from data.pair_file import SPLITS, UNSPLIT, read_pairs
 from data.pair_splits import Notes, PairFeatures, assign_splits, text_hash
 from data.parallel_segmentation import processes_for, segment_blocks
@@ -254,7 +254,7 @@ def _segment(
     settings: dict[str, Any],
 ) -> _Segmented:
     """Write the tokens of a file's pairs to `rows_path`."""
-    stat, notes, empty = file_stat(path), list[str](), list[int]()
+    notes, empty = list[str](), list[int]()
     if processes is None:
         processes = processes_for(path.stat().st_size)
     limits = [settings[name] or sys.maxsize for name in ("most_source", "most_target")]
@@ -297,8 +297,6 @@ def _segment(
             kept.append(np.array(fit, dtype=bool))
             hashes.append(np.array(pair_hashes, dtype=np.uint64).reshape(-1, 2))
             places.append(np.array([place for _, place in rows], dtype=np.int64).reshape(-1, 2))
-    if file_stat(path) != stat:
-        raise UsageError(f"{path}: this file was changed while it was read")
     if not any(map(len, places)):
         raise UsageError(f"{path}: there is no pair with a word on both sides")
     sources, pairs = np.concatenate(hashes).T

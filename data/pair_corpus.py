@@ -11,17 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data import built_in_pairs as synthetic_pairs
-from data.cache import cached_folder, file_hash, make_whole, settings_hash
+from data.cache import cached_folder, file_hash, file_stats, make_whole, settings_hash
 from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs, file_notes, with_turns
 from data.pair_file import SPLITS, UNSPLIT, find_pair_files
-from data.pair_splits import SPLIT_BY
 from data.segmenters import Segmentation, read_user_dictionary
 from data.vocabulary import Vocabulary, check_size
 from parity.base.errors import UsageError
 from parity.base.files import make_folder
 from parity.base.special_tokens import PAIR_SPECIAL
-
-ON_EMPTY = ("skip", "warn", "error")
 
 _MOST_WORDS = 8  # that a refused question is answered with
 
@@ -66,9 +63,6 @@ class PairOptions:
     on_empty: str = "warn"
 
     def __post_init__(self) -> None:
-        for name, choices in (("split_by", SPLIT_BY), ("on_empty", ON_EMPTY)):
-            if (choice := getattr(self, name)) not in choices:
-                raise UsageError(f"{name} {choice!r}: one of {', '.join(choices)} is needed")
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         for size in sizes:
             check_size(size, PAIR_SPECIAL)
@@ -92,7 +86,6 @@ class PairCorpus:
       test: the test split.
       notes: one-line remarks for the user, the same whether read from the cache or not.
       content_hash: sha256 of the texts and the settings, in hexadecimal.
-      embedded: whether it is the corpus of data/built_in_pairs.py.
     """
 
     source_vocabulary: Vocabulary
@@ -103,11 +96,6 @@ class PairCorpus:
     test: EncodedPairs
     notes: tuple[str, ...]
     content_hash: str
-    embedded: bool
-
-    def encode_source(self, text: str) -> NDArray[np.int32]:
-        """Return the ids of a question; see the function of this name."""
-        return encode_source(text, self.segmentation, self.source_vocabulary)
 
 
 def encode_source(
@@ -180,7 +168,6 @@ def load_pairs(
     notes: list[str] = []
     segmentation = _segmentation(options, cache, notes)
     make_folder(cache, read_only=True)
-    embedded = path is None
     if path is None:
         path = _embedded_file(cache)
     paths = find_pair_files(path)
@@ -189,6 +176,7 @@ def load_pairs(
             f"{path}: --turns {options.turns} with --split-by source would put a conversation's"
             " turns into several splits; allowed: --split-by block"
         )
+    stats = file_stats(paths.values())
     hashes = {name: file_hash(file) for name, file in paths.items()}
     settings = _settings(options, segmentation, hashes)
     content_hash = settings_hash(settings)
@@ -197,6 +185,7 @@ def load_pairs(
         folder,
         FACTS,
         lambda temporary: encode_pairs(paths, segmentation, processes, settings, temporary),
+        stats,
     )
     for name, file in paths.items():
         notes += file_notes(file, facts["files"][name], options.on_empty)
@@ -218,7 +207,6 @@ def load_pairs(
         **splits,
         notes=tuple(notes),
         content_hash=content_hash,
-        embedded=embedded,
     )
 
 

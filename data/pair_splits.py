@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from data.pair_file import SPLITS, UNSPLIT
 from parity.base.errors import UsageError
 
-SPLIT_BY = ("source", "block")
 HELD_OUT = 0.05  # share of the test, and of validation
 
 _LARGEST_BLOCK = 100  # pairs after which the end of a conversation ends the block
@@ -68,7 +67,7 @@ def assign_splits(
     Args:
       paths: the files, by split or as UNSPLIT.
       features: those of each file's pairs.
-      split_by: one of SPLIT_BY for an unsplit file, None for files that are the splits.
+      split_by: "source" or "block" for an unsplit file, None for files that are the splits.
       notes: one-line remarks for the user are appended here.
 
     Raises:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from data.cache import cached_folder, file_hash, file_stat, settings_hash, sync, write_facts
+from data.cache import cached_folder, file_hash, file_stats, settings_hash, sync, write_facts
 from data.pair_file import PairBlock
 from data.parallel_segmentation import processes_for, segment_blocks
 from data.segmenters import Segmentation
 from data.text_file import read_blocks
-from parity.base.errors import UsageError
 from parity.base.progress import ByteProgressBar
 
 AUTO = "auto"  # stands for the segmenter that suits a text
@@ -100,7 +99,7 @@ def _segment(
     paths: dict[str, Path], cache: Path, segmenter: str
 ) -> tuple[dict[str, Path], list[tuple[str, str]]]:
     segmentation = Segmentation(segmenter, segmenter, cache=cache)
-    stats = {split: file_stat(path) for split, path in paths.items()}
+    stats = file_stats(paths.values())
     settings = {
         "format": _FORMAT,
         "segmentation": segmentation.content_hash,
@@ -114,11 +113,9 @@ def _segment(
             remarks: list[str] = []
             _write(path, temporary / f"{split}.txt", segmentation, remarks)
             notes += [(split, remark.removeprefix(str(path))) for remark in remarks]
-            if file_stat(path) != stats[split]:
-                raise UsageError(f"{path}: this file was changed while it was read")
         write_facts(temporary / _FACTS, {"notes": notes})
 
-    notes = cached_folder(target, _FACTS, make)["notes"]
+    notes = cached_folder(target, _FACTS, make, stats)["notes"]
     return {split: target / f"{split}.txt" for split in paths}, notes
 
 

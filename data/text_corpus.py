@@ -25,7 +25,7 @@ from data import built_in_text as synthetic_text
 from data.cache import (
     cached_folder,
     file_hash,
-    file_stat,
+    file_stats,
     make_whole,
     settings_hash,
     sync,
@@ -186,7 +186,7 @@ def load_corpus(
     paths, segmenter = words.paths, words.segmenter
     notes = [f"{folder}: {words.why}"] if words.why else []
     notes += [f"{names[split]}{note}" for split, note in words.notes]
-    stats = {split: file_stat(path) for split, path in paths.items()}
+    stats = file_stats(paths.values())
     settings: dict[str, Any] = {
         "format": _FORMAT,
         "vocabulary_size": vocabulary_size,
@@ -199,13 +199,12 @@ def load_corpus(
     content_hash = settings_hash(settings)
     target = cache / f"corpus-{content_hash[:32]}"
 
-    def make(temporary: Path) -> None:
-        _encode(paths, names, temporary, vocabulary_size, segmenter)
-        for split, path in paths.items():
-            if file_stat(path) != stats[split]:
-                raise UsageError(f"{path}: this file was changed while it was read")
-
-    facts = cached_folder(target, _FACTS, make)
+    facts = cached_folder(
+        target,
+        _FACTS,
+        lambda temporary: _encode(paths, names, temporary, vocabulary_size, segmenter),
+        stats,
+    )
     vocabulary = Vocabulary.load(target / "vocabulary.txt")
     texts: dict[str, EncodedText] = {}
     for split, name in names.items():

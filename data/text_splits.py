@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from data.cache import file_hash, file_stat, make_whole, settings_hash, sync
+from data.cache import file_hash, file_stats, make_whole, settings_hash, sync
 from data.text_file import read_lines
 from parity.base.errors import UsageError
 from parity.base.text import counted
@@ -36,7 +36,7 @@ def split_text(path: Path, cache: Path) -> dict[str, Path]:
     Raises:
       UsageError: naming the file, if it cannot be used.
     """
-    before = file_stat(path)
+    before = file_stats([path])
     settings = {"format": _FORMAT, "text": file_hash(path)}
     target = cache / f"split-{settings_hash(settings)[:32]}"
 
@@ -49,10 +49,8 @@ def split_text(path: Path, cache: Path) -> dict[str, Path]:
             for split, line in _assigned(path):
                 files[split].write(f"{line}\n".encode())
             sync(*files.values())
-        if file_stat(path) != before:
-            raise UsageError(f"{path}: this file was changed while it was read")
 
-    make_whole(target, make)
+    make_whole(target, make, before)
     return {split: target / f"{split}.txt" for split in SPLITS}
 
 

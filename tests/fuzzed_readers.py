@@ -547,7 +547,7 @@ READERS = {
             # making the folder anew takes four times as long as seeing that it must be
             lambda folder: (
                 corruption(folder / "cached")
-                or cached_folder(folder / "cached", "facts", _write_facts)
+                or cached_folder(folder / "cached", "facts", _write_facts, {})
             ),
         ),
         _of_folder(

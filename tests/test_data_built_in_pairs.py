@@ -25,7 +25,6 @@ def test_content_changes_with_the_version_only(tmp_path):
 
 
 def test_segmented_as_any_text(corpus):
-    assert corpus.embedded
     assert corpus.notes == ()
     assert 500 < len(corpus.source_vocabulary) < 1000
     assert 500 < len(corpus.target_vocabulary) < 1000

@@ -30,7 +30,7 @@ STRINGS = ("str", "bytes", "str | bytes", "str | None")
 # why no fuzzer is needed -> file -> its functions that read without one
 UNREACHED = {
     "hashed, compared or searched as it is, or not read at all": {
-        "data/cache.py": "file_hash file_stat",
+        "data/cache.py": "file_hash file_stats",
         "data/download.py": "_check",
         "parity/base/files.py": "sync_file sync_folder",
         "parity/base/standard_streams.py": "guard_standard_streams",

@@ -198,8 +198,32 @@ def _answer_file(
     _check_outputs(options, questions, _max_tokens(trained, options))
     _tell(trained.notes)
     model, words = make_model(), trained.words
-    file = _Answers(lines_of_file, options.output is None)
-    pictures: list[Attention] = []
+    written, pictures = list[str](), list[Attention]()
+    answers = _answers(model, questions, trained, options)
+    for ids in lines_of_file:  # an empty line has an empty answer
+        lines = [""]
+        if ids is not None:
+            found = next(answers)
+            lines = _lines(found, words, options)
+            if options.attention_plot is not None:
+                pictures.append(_picture(ids, found, words))
+        written += lines
+        if options.output is None:
+            _print(lines)
+    if options.output is not None:
+        write_whole(options.output, "".join(f"{line}\n" for line in written).encode())
+    if options.attention_plot is not None:
+        plot_attention(pictures, options.attention_plot)
+        say(f"{options.attention_plot}: attention of {len(pictures):,} answers is drawn")
+
+
+def _answers(
+    model: DecodingModel,
+    questions: Sequence[np.ndarray],
+    trained: Trained,
+    options: ChatOptions,
+) -> Iterator[Hypotheses]:
+    """Yield the answers to questions, of which some are answered at a time."""
     with tqdm(
         desc="answering",
         total=len(questions),
@@ -209,50 +233,8 @@ def _answer_file(
     ) as bar:
         for start in range(0, len(questions), _QUESTIONS_PER_BATCH):
             part = questions[start : start + _QUESTIONS_PER_BATCH]
-            answers = _answer(model, part, trained, options, start)
-            for ids, found in zip(part, answers, strict=True):
-                file.add(_lines(found, words, options))
-                if options.attention_plot is not None:
-                    pictures.append(_picture(ids, found, words))
+            yield from _answer(model, part, trained, options, start)
             bar.update(len(part))
-    if options.output is not None:
-        write_whole(options.output, "".join(f"{line}\n" for line in file.lines).encode())
-    if options.attention_plot is not None:
-        plot_attention(pictures, options.attention_plot)
-        say(f"{options.attention_plot}: attention of {len(pictures):,} answers is drawn")
-
-
-class _Answers:
-    """The lines of answers to a file, with an empty one where the file has one.
-
-    Args:
-      questions: the questions of the file, None for an empty line.
-      prints: whether each answer is printed as soon as it is known.
-
-    Attributes:
-      lines: those so far.
-    """
-
-    def __init__(self, questions: Sequence[np.ndarray | None], prints: bool):
-        self.lines: list[str] = []
-        self._questions, self._prints, self._place = questions, prints, 0
-        self._skip_empty()
-
-    def add(self, lines: list[str]) -> None:
-        """Add the answer to the next question."""
-        self._write(lines)
-        self._place += 1
-        self._skip_empty()
-
-    def _skip_empty(self) -> None:
-        while self._place < len(self._questions) and self._questions[self._place] is None:
-            self._write([""])
-            self._place += 1
-
-    def _write(self, lines: list[str]) -> None:
-        self.lines += lines
-        if self._prints:
-            _print(lines)
 
 
 def _check_outputs(

@@ -38,6 +38,8 @@ _OWN_WORDS_SECONDS = 1.0
 class ConnectedGroup(ProcessGroup):
     """The processes of a training, of which this is one; they meet in `join`.
 
+    Its methods are those of `ProcessGroup`, which describes them.
+
     Args:
       member: the place of this process among them.
     """
@@ -57,15 +59,6 @@ class ConnectedGroup(ProcessGroup):
         self._stderr = os.dup(2)
 
     def join(self, facts: Mapping[str, str]) -> None:
-        """Wait for all processes, and check that they are of the same run.
-
-        Args:
-          facts: what must be equal on all of them, such as the hash of the text, by its name.
-
-        Raises:
-          UsageError: for a run that differs, with the rank and the first fact that does.
-          RankLost: if a process does not come in time.
-        """
         hello: dict[str, Any] = {
             "rank": self.rank,
             "members": self._members,
@@ -82,14 +75,12 @@ class ConnectedGroup(ProcessGroup):
         Thread(target=self._watch, daemon=True).start()
 
     def gather(self, tensors: Tensors) -> list[Tensors] | None:
-        """Return on rank 0 what every rank gave, by rank; None on the others."""
         if self.rank:
             self._send(self._others[0], tensors)
             return None
         return [tensors, *(self._others[rank].tensors() for rank in range(1, self.size))]
 
     def broadcast(self, tensors: Tensors | None) -> Tensors:
-        """Return on every rank what rank 0 gave."""
         if self.rank:
             return self._others[0].tensors()
         assert tensors is not None
@@ -98,33 +89,24 @@ class ConnectedGroup(ProcessGroup):
         return tensors
 
     def send(self, rank: int, tensors: Tensors) -> None:
-        """Send arrays to one other rank, for its `receive`; one of the two is rank 0."""
         self._send(self._others[rank], tensors)
 
     def receive(self, rank: int) -> Tensors:
-        """Return the next arrays that another rank sends to this one; waits for them."""
         return self._others[rank].tensors()
 
     def fail(self, message: str, status: int) -> None:
-        """Tell the other ranks that this one ends with an error, and why."""
         with self._ending:
             self._closing = True
         self._tell_of(message, status)
 
     def await_verdict(self) -> None:
-        """Wait, after an engine's error, in case another rank is the reason.
-
-        If one is, this ends the process with a line that names it; otherwise it returns.
-        """
         if self._others:
             time.sleep(_VERDICT_SECONDS)
 
     def await_end(self) -> None:
-        """Wait, in a process that serves, until rank 0 leaves the group."""
         self._ended.wait()
 
     def close(self) -> None:
-        """Leave the group, when its work is done on every rank; a process that serves ends."""
         if self.serves:
             _exit(0)  # an engine's server cannot be stopped otherwise
         self.gather({})

@@ -95,7 +95,8 @@ class ProcessGroup:
           facts: what must be equal on all of them, such as the hash of the text, by its name.
 
         Raises:
-          UsageError: if this process cannot join, with the rank and what differs.
+          UsageError: for a run that differs, with the rank and the first fact that does.
+          RankLost: if a process does not come in time.
         """
 
     def gather(self, tensors: Tensors) -> list[Tensors] | None:
@@ -109,11 +110,11 @@ class ProcessGroup:
 
     def send(self, rank: int, tensors: Tensors) -> None:
         """Send arrays to one other rank, for its `receive`; one of the two is rank 0."""
-        raise ValueError(f"rank is {rank}; allowed: a rank of a group of several")
+        raise NotImplementedError  # there is no other
 
     def receive(self, rank: int) -> Tensors:
         """Return the next arrays that another rank sends to this one; waits for them."""
-        raise ValueError(f"rank is {rank}; allowed: a rank of a group of several")
+        raise NotImplementedError
 
     def all_gather(self, tensors: Tensors) -> list[Tensors]:
         """Return on every rank what every rank gave, by rank."""
@@ -142,7 +143,7 @@ class ProcessGroup:
         """Wait, in a process that serves, until rank 0 leaves the group."""
 
     def close(self) -> None:
-        """Leave the group, when its work is done on every rank."""
+        """Leave the group, when its work is done on every rank; a process that serves ends."""
 
 
 def _joined(by_rank: list[Tensors]) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,24 +47,6 @@ class Update(NamedTuple):
     read: int
 
 
-class Schedule(Protocol):
-    """Tells the updates of each segment of a training."""
-
-    def between(self, start: int, stop: int, most: int | None = None) -> Sequence[Update]:
-        """Return the updates of the steps from `start` to `stop` - 1 of all workers.
-
-        The first of them has the number `start` * workers.
-
-        Args:
-          start: the first step of a segment.
-          stop: the step after its last.
-          most: the largest number of updates to return; None for all.
-
-        Raises:
-          UsageError: if the schedule has no such segment.
-        """
-
-
 class DrawnSchedule:
     """A random schedule; each segment is drawn by itself, so that a resumed run has the same.
 
@@ -78,7 +60,15 @@ class DrawnSchedule:
         self._seed, self._workers, self._staleness = seed, workers, staleness
 
     def between(self, start: int, stop: int, most: int | None = None) -> Sequence[Update]:
-        """Return the updates of a segment; see `Schedule`."""
+        """Return the updates of the steps from `start` to `stop` - 1 of all workers.
+
+        The first of them has the number `start` * workers.
+
+        Args:
+          start: the first step of a segment.
+          stop: the step after its last.
+          most: the largest number of updates to return; None for all.
+        """
         first = start * self._workers
         seed = f"{self._seed} {start}"
         found = drawn(seed, self._workers, stop - start, self._staleness)
@@ -101,7 +91,11 @@ class ListedSchedule:
         self._first, self._updates = read_schedule(path, workers)
 
     def between(self, start: int, stop: int, most: int | None = None) -> Sequence[Update]:
-        """Return the updates of a segment; see `Schedule`."""
+        """Return the updates of a segment; see `DrawnSchedule`.
+
+        Raises:
+          UsageError: if the file has no such segment.
+        """
         first, last = start * self._workers, stop * self._workers
         if most is not None:
             last = min(last, first + most)
@@ -286,7 +280,9 @@ def greatest_staleness(schedule: str | None, staleness: int | None) -> int | Non
     return STALENESS if staleness is None else staleness
 
 
-def schedule_of(schedule: str, staleness: int | None, workers: int) -> Schedule | None:
+def schedule_of(
+    schedule: str, staleness: int | None, workers: int
+) -> DrawnSchedule | ListedSchedule | None:
     """Return the schedule that --schedule names; None if the workers are to run freely.
 
     Args:

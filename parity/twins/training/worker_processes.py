@@ -17,7 +17,7 @@ import numpy as np
 from parity.base.errors import Interrupted
 from parity.twins.processes.group import ProcessGroup, Tensors
 from parity.twins.spec.asynchronous_schedule import WorkerRows, local_worker_rows
-from parity.twins.spec.step_arrays import StepInputs, StepResult, step_inputs
+from parity.twins.spec.step_arrays import StepResult, step_inputs
 from parity.twins.training.rank_agreement import StopRequest, catch_signals
 from parity.twins.training.strategy import AsynchronousStrategy, Strategy
 from parity.twins.training.text_source import TextSource, local_batch
@@ -44,7 +44,7 @@ def led_by_rank_0(strategy: Strategy, text: TextSource) -> Iterator[Strategy | N
         return
     leader = _Leader(cast(AsynchronousStrategy, strategy))
     try:
-        yield leader
+        yield cast(Strategy, leader)  # without `step`, as all asynchronous ones
         leader.end()
     except Interrupted as error:
         leader.end(str(error), error.exit_status - 128)
@@ -52,7 +52,7 @@ def led_by_rank_0(strategy: Strategy, text: TextSource) -> Iterator[Strategy | N
 
 
 class _Leader:
-    """The strategy of all workers: rank 0's local one, and the others, which it asks.
+    """An AsynchronousStrategy of all workers: rank 0's own, and the others, which it asks.
 
     The run that uses it has no other processes, as far as it knows.
     """
@@ -70,7 +70,6 @@ class _Leader:
         self.decoder, self.sources = local.decoder, local.sources
 
     def read(self, worker: int) -> None:
-        """Copy the shared weights, all at once, to a worker's own copy."""
         if worker == 0:
             self._local.read(0)
         else:
@@ -79,7 +78,6 @@ class _Leader:
     def compute(
         self, part: WorkerRows, state: Mapping[str, np.ndarray], record: bool = False
     ) -> StepResult:
-        """Compute the loss and the clipped gradient of a worker's rows with its own copy."""
         if part.worker == 0:
             return self._local.compute(part, state, record)
         found = self._ask(
@@ -99,21 +97,10 @@ class _Leader:
         )
 
     def update(self, worker: int, learning_rate: float) -> None:
-        """Update the shared weights and the one optimiser state with a worker's gradient."""
         if worker == 0:
             self._local.update(0, learning_rate)
         else:
             self._ask(worker, "update", {"learning_rate": np.array(learning_rate)})
-
-    def step(
-        self,
-        inputs: StepInputs,
-        state: Mapping[str, np.ndarray],
-        learning_rate: float,
-        record: bool = False,
-    ) -> StepResult:
-        """No single call trains on a global batch."""
-        raise NotImplementedError
 
     def end(self, reason: str = "", signal: int = 0) -> None:
         """Let every other rank go.

@@ -113,6 +113,12 @@ def _at_least_0(context: click.Context, parameter: click.Parameter, value: Any) 
     return value
 
 
+def _two_traces(command: Any) -> Any:
+    for name in ("trace_b", "trace_a"):
+        command = click.argument(name, type=PathType())(command)
+    return command
+
+
 _CHOICES = (
     click.option(
         "--after-mismatch",
@@ -179,8 +185,7 @@ def _comparison_options(command: Any) -> Any:
 
 
 @parity.command("compare")
-@click.argument("trace_a", type=PathType())
-@click.argument("trace_b", type=PathType())
+@_two_traces
 @click.option(
     "--json",
     "json_file",
@@ -289,8 +294,7 @@ def _tolerance(text: str) -> tuple[str, Tolerance]:
 
 
 @parity.command("report")
-@click.argument("trace_a", type=PathType())
-@click.argument("trace_b", type=PathType())
+@_two_traces
 @click.option(
     "--html",
     "html_file",
@@ -341,17 +345,20 @@ def _compared(
     )
 
 
+def _out(words: str, default: str | None = None) -> Any:
+    return click.option(
+        *("-o", "--out"),
+        type=PathType(),
+        default=default,
+        show_default=True,
+        required=default is None,
+        help=words,
+    )
+
+
 @parity.command("align")
-@click.argument("trace_a", type=PathType())
-@click.argument("trace_b", type=PathType())
-@click.option(
-    "-o",
-    "--out",
-    type=PathType(),
-    default=Path("map.yaml"),
-    show_default=True,
-    help="file to write the map to",
-)
+@_two_traces
+@_out("file to write the map to", "map.yaml")
 def align_command(trace_a: Path, trace_b: Path, out: Path) -> int:
     """Propose what of one watched training is what of another, as a file to be mended.
 
@@ -385,7 +392,7 @@ def align_command(trace_a: Path, trace_b: Path, out: Path) -> int:
     metavar="STEP",
     help="write the weights after a step, and what the optimiser keeps; the first step is 0",
 )
-@click.option("-o", "--out", type=PathType(), required=True, help="file to write: safetensors")
+@_out("file to write: safetensors")
 def weights_command(trace: Path, map_file: Path, after: int | None, out: Path) -> int:
     """Write the initial weights of one side in the names and layouts of the other.
 
@@ -408,14 +415,7 @@ def weights_command(trace: Path, map_file: Path, after: int | None, out: Path) -
 @parity.command("bounds")
 @click.argument("trace", type=PathType())
 @click.argument("command", nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--out",
-    type=PathType(),
-    default=Path("bounds.json"),
-    show_default=True,
-    help="file to write the bounds to",
-)
+@_out("file to write the bounds to", "bounds.json")
 def bounds_command(trace: Path, command: tuple[str, ...], out: Path) -> int:
     """Measure how far rounding takes a watched training, as bounds for `parity compare`.
 
@@ -429,8 +429,7 @@ def bounds_command(trace: Path, command: tuple[str, ...], out: Path) -> int:
 
 
 @parity.command("localise")
-@click.argument("trace_a", type=PathType())
-@click.argument("trace_b", type=PathType())
+@_two_traces
 @click.argument("command", nargs=-1, required=True)
 @click.option("--map", "map_file", type=PathType(), help="file of `parity align`")
 def localise_command(

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from oracle_side import compare_sides, recorded_steps, small_spec
 
-from parity.compare.disagreement import (
+from parity.compare.findings import Finding
+from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
+from parity.report.terminal import report_text
+from parity.report.verdict_page import report_html
+from parity.twins.compare.disagreement import (
     ALL_ALIKE,
     BATCH,
     BETWEEN_SIDES,
@@ -15,11 +19,7 @@ from parity.compare.disagreement import (
     SEVERAL,
     find_disagreement,
 )
-from parity.compare.findings import Finding
-from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
-from parity.report.disagreement import blame
-from parity.report.terminal import report_text
-from parity.report.verdict_page import report_html
+from parity.twins.compare.first_mismatch import blame
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.trace.side import TrainedSide

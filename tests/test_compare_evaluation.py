@@ -5,9 +5,9 @@ import pytest
 from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
 
 from parity.base.errors import UsageError
-from parity.report.disagreement import blame
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
+from parity.twins.compare.first_mismatch import blame
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.spec.initial import zero_state
 from parity.twins.trace.evaluated import (

@@ -1,14 +1,12 @@
 """The first mismatch in words: where it is, which side departs, what may be the cause."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from parity.compare.growth import GROWS, SHRINKS, STAYS, VANISHES
-from parity.compare.relation import rounded
 from parity.compare.tensors import ONE_STEP, ORACLE, Mismatch
-from parity.compare.verdict import Verdict
 from parity.trace.rungs import CHECKS
 
 # What the report calls the oracle's values where it may print two of them.
@@ -58,65 +56,13 @@ def describe_mismatch(
     return "\n".join(lines)
 
 
-def nearest_to_loss(verdict: Verdict) -> str:
-    """Return which wrong gradient the backward pass computes first; empty without any.
+def computed_before(tensor: str, names: Sequence[str]) -> str:
+    """Return which of some tensors was computed next before one; empty if none was.
 
-    Gradients are computed from the loss down, so the first mismatch, in the lowest layer, may
-    be the result of any wrong gradient above it, of whichever side.
+    Args:
+      names: theirs, in the order of computation.
     """
-    if verdict.matches or not verdict.mismatches[0].place.tensor.startswith("gradient/"):
-        return ""
-    wrong = [
-        name
-        for evidence in verdict.evidence.values()
-        for name in evidence.wrong
-        if name.startswith("gradient/")
-    ]
-    place = {name: number for number, name in enumerate(verdict.history.tensors)}
-    return max(wrong[::-1], key=lambda name: place.get(name, -1), default="")
-
-
-def is_every_gradient(verdict: Verdict) -> bool:
-    """Return whether the first mismatch is a gradient, and no gradient is right.
-
-    That of the layer next to the loss needs little more than the gradient of the loss: then it
-    is no layer that is wrong, but what all gradients come from or go through.
-    """
-    if not nearest_to_loss(verdict):
-        return False
-    recorded = {name for tensors in verdict.oracle.values() for name in tensors}
-    every = {name for name in recorded if name.startswith("gradient/")}
-    return bool(every) and all(every <= {*each.wrong} for each in verdict.evidence.values())
-
-
-def last_agreeing(verdict: Verdict) -> str:
-    """Return which tensor agrees that was computed next before the first that does not.
-
-    Of activations, and of parameters' gradients, which are computed from the loss down, where
-    an oracle tells which are wrong; empty for any other, and where there is none. A check of
-    whole runs comes after all recorded steps.
-    """
-    first, nearest = verdict.mismatches[0], nearest_to_loss(verdict)
-    if first.check in CHECKS:
-        return "every tensor of the recorded steps"
-    tensor = nearest or first.place.tensor
-    kind = "gradient/" if nearest else "forward/"
-    names = [name for name in verdict.history.tensors if name.startswith(kind)]
-    if first.check or tensor not in names:
-        return ""
-    if nearest:
-        names.reverse()
-    return ["", *names][names.index(tensor)]
-
-
-def rounded_to(verdict: Verdict) -> str:
-    """Return the narrower precision that the first wrong tensor was rounded to, or ""."""
-    dtypes = (
-        rounded(each.found, each.expected)
-        for each in verdict.evidence.values()
-        if each.found is not None and each.expected is not None
-    )
-    return next(filter(None, dtypes), "")
+    return ["", *names][names.index(tensor)] if tensor in names else ""
 
 
 def mismatch_story(first: dict[str, Any]) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 from parity.align.mapping import NameMapping
 from parity.compare.by_statistics import CHECKSUMS
 from parity.compare.recorded_pair import PairVerdict
-from parity.report.values import made_here, verdict_values
+from parity.report.mismatch import computed_before
+from parity.report.values import made_here, sources_of, verdict_values
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
 
@@ -34,22 +35,13 @@ def pair_values(
       mapping: what gave both sides' tensors the names that they share.
     """
     sides = list(verdict.sides)
-    found = verdict_values(verdict)
+    found = verdict_values(verdict, lambda: _of_mismatch(verdict))
     for rung, values in found["rungs"].items():
         values["allowed"] = [bound.to_json() for bound in verdict.bounds if bound.is_for(rung)]
         mine = [verdict.by_statistics.get(n) for n in verdict.tensors if rung_of(n) == rung]
         if all(by not in (None, CHECKSUMS) for by in mine):  # no distance of elements is known
             values |= {"worst_absolute": None, "worst_relative": None}
     found["bounds"] = [bound.to_json() for bound in verdict.bounds]
-    if "first_mismatch" in found:
-        first, wrong = verdict.mismatches[0], len(verdict.mismatches)
-        found["first_mismatch"]["blame"] = (
-            f"{first.sides[1]} differs from {first.sides[0]} in {first.place.tensor}, step "
-            f"{first.place.step}, of {first.within}; all its ranks must hold the same"
-            if first.within
-            else f"{wrong} of the step's {len(verdict.tensors)} tensors differ by more than is "
-            f"allowed; {_NO_ORACLE}"
-        )
     versions = {"python": platform.python_version()} | {
         f"{side}: {name}": version
         for side, trace in zip(sides, traces, strict=True)
@@ -82,6 +74,37 @@ def pair_values(
         "trainings": {},
         "spec": traces[0].header["run"],
         **made_here(command, seconds),
+    }
+
+
+def _of_mismatch(verdict: PairVerdict) -> dict[str, Any]:
+    """Return what is known of the first mismatch without an oracle."""
+    first, tensor = verdict.mismatches[0], verdict.mismatches[0].place.tensor
+    departing = [first.within] if first.within else []
+    kind = "replicas of one side" if departing else "only between sides"
+    if first.rung == "batch" and not departing:
+        kind = "batch"
+    blame = (
+        f"{len(verdict.mismatches)} of the step's {len(verdict.tensors)} tensors differ by "
+        f"more than is allowed; {_NO_ORACLE}"
+    )
+    if departing:
+        blame = (
+            f"{first.sides[1]} differs from {first.sides[0]} in {tensor}, step "
+            f"{first.place.step}, of {first.within}; all its ranks must hold the same"
+        )
+    outputs = [name for name in verdict.history.tensors if name.startswith("forward/")]
+    return {
+        "blame": blame,
+        "sources": sources_of(verdict, tensor, departing or first.sides),
+        "disagreement": {
+            "kind": kind,
+            "sides": departing,
+            "groups": [[each] for each in departing],
+            "right": [label for label in verdict.sides if label not in departing],
+            **{"within": None, "apart": None, "from_oracle": {}},
+        },
+        "last_agreeing": computed_before(tensor, outputs) or None,
     }
 
 

@@ -1,21 +1,14 @@
 """The report as plain values, as report.json holds it."""
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from parity.base.machine import measured_here
 from parity.compare.tensors import Distance
 from parity.compare.verdict import Verdict
-from parity.report.disagreement import blame, disagreement_of
-from parity.report.mismatch import (
-    describe_mismatch,
-    is_every_gradient,
-    last_agreeing,
-    nearest_to_loss,
-    rounded_to,
-)
-from parity.trace.rungs import WITNESS, rungs
+from parity.report.mismatch import describe_mismatch
+from parity.trace.rungs import rungs
 from parity.trace.side import Side
 
 
@@ -49,8 +42,15 @@ def rung_values(verdict: Verdict) -> dict[str, dict[str, Any]]:
     return found
 
 
-def verdict_values(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as plain values."""
+def verdict_values(
+    verdict: Verdict, of_mismatch: Callable[[], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return a verdict as plain values.
+
+    Args:
+      of_mismatch: returns what else is known of the first mismatch: who is to "blame", the
+        "sources" of the tensor, the "disagreement", and what was "last_agreeing".
+    """
     values: dict[str, Any] = {
         "verdict": "match" if verdict.matches else "mismatch",
         "dtype": verdict.dtype,
@@ -78,36 +78,21 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
             "allowed": first.allowed,
             "problem": first.problem or None,
             "elements": [first.count, first.size],
-            "blame": blame(verdict),
-            "sources": _sources(verdict),
-            "disagreement": disagreement_of(verdict).to_json(),
             "growth": verdict.growth.to_json() if verdict.growth is not None else None,
-            "nearest_to_loss": nearest_to_loss(verdict) or None,
-            "is_every_gradient": is_every_gradient(verdict),
-            "last_agreeing": last_agreeing(verdict) or None,
+            "nearest_to_loss": None,
+            "is_every_gradient": False,
             "confirmed": [],
             "explained": [each.to_json() for each in verdict.explanations],
-            "rounded_to": rounded_to(verdict) or None,
-            "story": describe_mismatch(first, verdict.oracle, verdict.dtype),
+            "rounded_to": None,
+            "story": describe_mismatch(first, {}, verdict.dtype),
+            **of_mismatch(),
         }
     return values
 
 
-def _sources(verdict: Verdict) -> dict[str, str]:
-    """Return label -> the lines of code that made the first wrong tensor, where known.
-
-    Of the sides that depart from the oracle, or of both where none does. Of several gradients
-    it is the one that the backward pass computed first.
-    """
-    first = verdict.mismatches[0]
-    if first.check == WITNESS:
-        return {}
-    tensor = nearest_to_loss(verdict) or first.place.tensor
-    labels = disagreement_of(verdict).departing or first.sides
-    found = {}
-    for label in labels:
-        of = verdict.sources.get(label, {})
-        found[label] = of.get(first.check) or found_for(tensor, of)
+def sources_of(verdict: Verdict, tensor: str, labels: Iterable[str]) -> dict[str, str]:
+    """Return label -> the lines of code that made a tensor, where they are known."""
+    found = {label: found_for(tensor, verdict.sources.get(label, {})) for label in labels}
     return {label: source for label, source in found.items() if source}
 
 

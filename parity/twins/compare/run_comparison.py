@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from parity.compare.coverage import join_facts
-from parity.compare.disagreement import departing_sides, find_disagreement
 from parity.compare.explanation import Explanation
 from parity.compare.findings import Finding, join_findings
 from parity.compare.relation import ends_of_rows, explanations, rounded
@@ -34,10 +33,10 @@ from parity.compare.step_comparison import StepComparison, add_losses_after, com
 from parity.compare.step_series import History
 from parity.compare.steps import compare_step
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
-from parity.compare.verdict import Evidence
 from parity.trace.reader import Trace
 from parity.twins.compare.causes.confirm import RunCauses
 from parity.twins.compare.decoded_answers import DecodedFinding, compare_searches
+from parity.twins.compare.disagreement import departing_sides, find_disagreement
 from parity.twins.compare.evaluation import EvaluationRung
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep, OracleSteps
@@ -56,7 +55,7 @@ from parity.twins.compare.preconditions import (
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.compare.step_coverage import StepCoverage, staleness_fact
 from parity.twins.compare.tensor_axes import axes_of, lengths_of, numbers_of
-from parity.twins.compare.verdict import RunVerdict
+from parity.twins.compare.verdict import Evidence, RunVerdict
 from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.spec.spec import Spec

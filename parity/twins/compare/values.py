@@ -2,11 +2,22 @@
 
 import platform
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from parity.compare.coverage import not_covered
-from parity.report.values import made_here, verdict_values
+from parity.report.mismatch import describe_mismatch
+from parity.report.values import made_here, sources_of, verdict_values
 from parity.trace.reader import Trace
+from parity.trace.rungs import WITNESS
+from parity.twins.compare.first_mismatch import (
+    blame,
+    disagreement_of,
+    is_every_gradient,
+    last_agreeing,
+    nearest_to_loss,
+    rounded_to,
+)
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.spec.spec import Spec
@@ -14,7 +25,7 @@ from parity.twins.spec.spec import Spec
 
 def run_values(verdict: RunVerdict) -> dict[str, Any]:
     """Return one precision's verdict as plain values."""
-    values = verdict_values(verdict)
+    values = verdict_values(verdict, lambda: _of_mismatch(verdict))
     for rung, found in values["rungs"].items():
         found["allowed"] = _allowed(verdict, rung)
     if verdict.coverage:
@@ -37,27 +48,50 @@ def run_values(verdict: RunVerdict) -> dict[str, Any]:
             "sides": list(verdict.amplified.sides),
             **verdict.amplified.place.to_json(),
         }
-    if not verdict.matches:
-        confirmed = [cause.to_json() for cause in verdict.confirmed]
-        values["first_mismatch"] |= {
-            "confirmed": confirmed,
-            "cause_sought": verdict.cause_sought,
-        }
-        values["first_mismatch"]["sources"] = _with_strategies(
-            verdict, values["first_mismatch"]
-        )
     return values
 
 
-def _with_strategies(verdict: RunVerdict, first: dict[str, Any]) -> dict[str, str]:
+def _of_mismatch(verdict: RunVerdict) -> dict[str, Any]:
+    """Return what the oracle knows of the first mismatch."""
+    found = disagreement_of(verdict)
+    return {
+        "blame": blame(verdict),
+        "sources": _sources(verdict, found.departing),
+        "disagreement": found.to_json(),
+        "nearest_to_loss": nearest_to_loss(verdict) or None,
+        "is_every_gradient": is_every_gradient(verdict),
+        "last_agreeing": last_agreeing(verdict) or None,
+        "confirmed": [cause.to_json() for cause in verdict.confirmed],
+        "cause_sought": verdict.cause_sought,
+        "rounded_to": rounded_to(verdict) or None,
+        "story": describe_mismatch(verdict.mismatches[0], verdict.oracle, verdict.dtype),
+    }
+
+
+def _sources(verdict: RunVerdict, departing: Sequence[str]) -> dict[str, str]:
+    """Return label -> the lines of code that made the first wrong tensor, where known.
+
+    Of the sides that depart from the oracle, or of both where none does. Of several gradients
+    it is the one that the backward pass computed first.
+    """
+    first = verdict.mismatches[0]
+    if first.check == WITNESS:
+        return {}
+    labels, tensor = departing or first.sides, nearest_to_loss(verdict) or first.place.tensor
+    of_check = {label: verdict.sources.get(label, {}).get(first.check) for label in labels}
+    found = {**sources_of(verdict, tensor, labels), **{n: s for n, s in of_check.items() if s}}
+    return _with_strategies(verdict, found)
+
+
+def _with_strategies(verdict: RunVerdict, found: dict[str, str]) -> dict[str, str]:
     """Return the sources of a mismatch, after the strategy where a single replica is right."""
-    sources, departing = dict(first["sources"]), verdict.departing()
+    sources, departing = dict(found), verdict.departing()
     right = {
         side.framework
         for label, side in verdict.sides.items()
         if side.replicas == 1 and label not in departing
     }
-    if first["rung"] in ("forward", "loss", "gradient"):
+    if verdict.mismatches[0].rung in ("forward", "loss", "gradient"):
         for label in sources.keys() & departing:
             strategy = verdict.sources[label].get("replicas")
             if strategy and verdict.sides[label].framework in right:

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from parity.compare.coverage import Fact, join_facts
-from parity.compare.disagreement import checked_sides, departing_sides
 from parity.compare.findings import Finding, join_findings
 from parity.compare.tensors import Mismatch
 from parity.compare.verdict import Verdict
@@ -13,9 +14,31 @@ from parity.trace.rungs import WITNESS, rungs
 from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
 from parity.twins.compare.causes.wrong_step import Confirmed
 from parity.twins.compare.decoded_answers import DecodedFinding, Tie
+from parity.twins.compare.disagreement import (
+    Disagreement,
+    checked_sides,
+    departing_sides,
+)
 from parity.twins.compare.intended_differences import IntendedDifference
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.side import TrainedSide
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a side recorded of the first wrong tensor, and what it should have recorded.
+
+    Attributes:
+      found, expected: recorded and expected values; None where they cannot be compared.
+      wrong: the names of all tensors of that step that are wrong, given what the side itself
+        recorded on the rung below.
+    """
+
+    found: np.ndarray | None = None
+    expected: np.ndarray | None = None
+    wrong: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -23,6 +46,13 @@ class RunVerdict(Verdict):
     """What the comparison of one run found: that of a `Verdict`, and what the oracle knows.
 
     Attributes:
+      oracle: label -> what the oracle, training by itself, expects of that side in that step,
+        or in the last one; empty where there is no oracle. Sides may divide a batch among
+        different numbers of replicas, so the losses of the replicas belong to one side.
+      disagreement: which sides differ from the oracle in the first tensor that differs, and
+        whether they agree with each other; None if nothing differs.
+      evidence: label -> what that side has in the first tensor that differs, for the sides that
+        depart from the oracle in it, or for both sides where that cannot be said.
       amplified: in float64, the place where rounding, amplified by the training, first exceeded
         the bound of free runs, if it did; from there on only single steps are judged.
       confirmed: the mistakes with which the oracle reproduces what those sides recorded; where
@@ -37,6 +67,9 @@ class RunVerdict(Verdict):
         within what the measurements before them allow.
     """
 
+    oracle: Mapping[str, Tensors] = field(default_factory=dict)
+    disagreement: Disagreement | None = None
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
     amplified: Mismatch | None = None
     confirmed: Sequence[Confirmed] = ()
     cause_sought: bool = False

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.verdict import Evidence
 from parity.twins.compare.causes.search import Budget, CauseSearch
 from parity.twins.compare.causes.wrong_step import Confirmed, WrongStep
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors
+from parity.twins.compare.verdict import Evidence
 from parity.twins.oracle.replay import RecordedUpdate, weights_of
 from parity.twins.spec.step_arrays import StepInputs
 from parity.twins.trace.side import TrainedSide

@@ -1,8 +1,13 @@
-"""Who differs from whom in the first wrong tensor, in words."""
+"""What the oracle knows of the first mismatch: who departs, and where it may come from."""
 
 from collections.abc import Mapping, Sequence
 
-from parity.compare.disagreement import (
+from parity.compare.relation import rounded
+from parity.report.frameworks import title_of
+from parity.report.mismatch import computed_before
+from parity.trace.rungs import CHECKS
+from parity.trace.side import Side
+from parity.twins.compare.disagreement import (
     ALL_ALIKE,
     BATCH,
     BETWEEN_SIDES,
@@ -16,9 +21,7 @@ from parity.compare.disagreement import (
     checked_sides,
     find_disagreement,
 )
-from parity.compare.verdict import Verdict
-from parity.report.frameworks import title_of
-from parity.trace.side import Side
+from parity.twins.compare.verdict import RunVerdict
 
 _SHARED = (
     "suspect the oracle, or a mistake that they share (the text, the batches, the schedule, "
@@ -26,14 +29,14 @@ _SHARED = (
 )
 
 
-def disagreement_of(verdict: Verdict) -> Disagreement:
+def disagreement_of(verdict: RunVerdict) -> Disagreement:
     """Return who differs from whom, without distances if the comparison measured none."""
     if verdict.disagreement is not None:
         return verdict.disagreement
     return find_disagreement(verdict.mismatches, verdict.sides, verdict.dtype)
 
 
-def blame(verdict: Verdict) -> str:
+def blame(verdict: RunVerdict) -> str:
     """Say which sides differ from the oracle in the first wrong tensor; empty for a match."""
     if verdict.matches:
         return ""
@@ -130,3 +133,62 @@ def _to(distance: float | None) -> str:
 def _and(names: Sequence[str]) -> str:
     names = list(names)
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def nearest_to_loss(verdict: RunVerdict) -> str:
+    """Return which wrong gradient the backward pass computes first; empty without any.
+
+    Gradients are computed from the loss down, so the first mismatch, in the lowest layer, may
+    be the result of any wrong gradient above it, of whichever side.
+    """
+    if verdict.matches or not verdict.mismatches[0].place.tensor.startswith("gradient/"):
+        return ""
+    wrong = [
+        name
+        for evidence in verdict.evidence.values()
+        for name in evidence.wrong
+        if name.startswith("gradient/")
+    ]
+    place = {name: number for number, name in enumerate(verdict.history.tensors)}
+    return max(wrong[::-1], key=lambda name: place.get(name, -1), default="")
+
+
+def is_every_gradient(verdict: RunVerdict) -> bool:
+    """Return whether the first mismatch is a gradient, and no gradient is right.
+
+    That of the layer next to the loss needs little more than the gradient of the loss: then it
+    is no layer that is wrong, but what all gradients come from or go through.
+    """
+    if not nearest_to_loss(verdict):
+        return False
+    recorded = {name for tensors in verdict.oracle.values() for name in tensors}
+    every = {name for name in recorded if name.startswith("gradient/")}
+    return bool(every) and all(every <= {*each.wrong} for each in verdict.evidence.values())
+
+
+def last_agreeing(verdict: RunVerdict) -> str:
+    """Return which tensor agrees that was computed next before the first that does not.
+
+    Of activations, and of parameters' gradients, which are computed from the loss down, where
+    an oracle tells which are wrong; empty for any other, and where there is none. A check of
+    whole runs comes after all recorded steps.
+    """
+    first, nearest = verdict.mismatches[0], nearest_to_loss(verdict)
+    if first.check in CHECKS:
+        return "every tensor of the recorded steps"
+    tensor = nearest or first.place.tensor
+    kind = "gradient/" if nearest else "forward/"
+    names = [name for name in verdict.history.tensors if name.startswith(kind)]
+    if nearest:
+        names.reverse()
+    return "" if first.check else computed_before(tensor, names)
+
+
+def rounded_to(verdict: RunVerdict) -> str:
+    """Return the narrower precision that the first wrong tensor was rounded to, or ""."""
+    dtypes = (
+        rounded(each.found, each.expected)
+        for each in verdict.evidence.values()
+        if each.found is not None and each.expected is not None
+    )
+    return next(filter(None, dtypes), "")

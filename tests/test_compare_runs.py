@@ -23,7 +23,7 @@ from parity.compare.tensors import ONE_STEP, ORACLE, Mismatch, Place
 from parity.report.mismatch import first_lines
 from parity.trace.reader import Trace
 from parity.trace.rungs import CHECKS, WITNESS, rung_of, rungs
-from parity.trace.tolerances import ONE_STEP_TIMES
+from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES
 from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.compare.values import run_values
 from parity.twins.trace.contents import tensor_names

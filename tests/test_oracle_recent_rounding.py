@@ -5,7 +5,7 @@ import pytest
 from oracle_side import header, recorded_steps, small_pairs_spec, small_spec
 
 from parity.trace.rungs import rung_of
-from parity.trace.tolerances import ONE_STEP_TIMES
+from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.values import run_values
 from parity.twins.oracle import recent_rounding

@@ -7,7 +7,7 @@ import pytest
 from oracle_side import header, random_inputs, recorded_steps, small_spec
 
 from parity.compare.tensors import ONE_STEP
-from parity.trace.tolerances import ONE_STEP_TIMES
+from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.oracle import run_parallel as threads
 from parity.twins.oracle.perturbation import (

@@ -16,9 +16,8 @@ from parity.cli.commands import parity
 from parity.compare.steps import compare_step
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
-from parity.trace.tolerances import ONE_STEP_TIMES
 from parity.twins.cli.options import SweepOptions
-from parity.twins.compare.rounding_bounds import bounds_of
+from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES, bounds_of
 from parity.twins.compare.run_comparison import RunComparison, compare_traces
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.frameworks import FRAMEWORKS as FRAMEWORK_TABLE

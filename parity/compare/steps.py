@@ -8,6 +8,7 @@ import numpy as np
 from parity.compare.by_statistics import compare_reduced
 from parity.compare.findings import Finding, find_in_step
 from parity.compare.tensors import (
+    Allowance,
     Distance,
     Mismatch,
     Place,
@@ -17,10 +18,9 @@ from parity.compare.tensors import (
 )
 from parity.trace.reduced import Reduced
 from parity.trace.rungs import rung_of
-from parity.trace.tolerances import RoundingMultiple, Tolerance
+from parity.trace.tolerances import Tolerance
 
 Tensors = Mapping[str, np.ndarray]
-Bound = Tolerance | RoundingMultiple
 
 
 class StepBounds:
@@ -33,11 +33,11 @@ class StepBounds:
       find: tensor -> its bound.
     """
 
-    def __init__(self, find: Callable[[str], Bound]):
+    def __init__(self, find: Callable[[str], Allowance]):
         self.find = find
 
     def accepts(
-        self, name: str, compare: Callable[[Bound], tuple[Distance, Mismatch | None]]
+        self, name: str, compare: Callable[[Allowance], tuple[Distance, Mismatch | None]]
     ) -> Distance | None:
         """Return the distance of a tensor that needs no measurement of its bound, or None.
 
@@ -46,7 +46,7 @@ class StepBounds:
         """
         return None
 
-    def again(self, name: str, share: float, most: float) -> Bound | None:
+    def again(self, name: str, share: float, most: float) -> Allowance | None:
         """Return a more exact bound of a tensor that came near to its own; None if none is.
 
         Args:
@@ -93,14 +93,14 @@ def compare_step(
         most = shares.get(rung, 0.0)
 
         def compare(
-            bound: Bound | None, most: float = most, name: str = name, kind: str = kind
+            bound: Allowance | None, most: float = most, name: str = name, kind: str = kind
         ) -> tuple[Distance, Mismatch | None]:
             if bound is not None and bound.step and kind not in largest:
                 alike = (each for each in names if each in b and each.startswith(f"{kind}/"))
                 largest[kind] = max((magnitude(b[each]) for each in alike), default=0.0)
             of_kind = largest.get(kind, 0.0)
             if isinstance(a[name], Reduced) or isinstance(b[name], Reduced):
-                assert not isinstance(bound, RoundingMultiple)  # no pair has such
+                assert bound is None or isinstance(bound, Tolerance)  # no pair has another
                 return compare_reduced(a[name], b[name], sides, step, name, bound, of_kind)
             return compare_tensor(a[name], b[name], sides, step, name, bound, most, of_kind)
 

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from parity.base.errors import NumericFailure
 from parity.trace.reduced import Reduced
 from parity.trace.rungs import rung_of
-from parity.trace.tolerances import RoundingMultiple, Tolerance
 
 # What stands for a side's label where a side is compared with the oracle: when the oracle
 # trains by itself, and when it computes one step from what the side recorded.
@@ -19,6 +18,17 @@ ONE_STEP = "oracle, one step"
 
 _MOST_PARTS = 32  # of an axis in the map of a wrong tensor
 _KINKED = 0.02  # the share of zeros from which an output is that of a kinked function, a ReLU
+
+
+class Allowance(Protocol):
+    """How much the elements of a tensor may differ; see `Tolerance`, which is one."""
+
+    @property
+    def step(self) -> float: ...
+
+    def allowed(self, a: np.ndarray, b: np.ndarray, largest: float = 0.0) -> np.ndarray: ...
+
+    def smallest(self, largest: float) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,7 @@ def compare_tensor(
     sides: tuple[str, str],
     step: int,
     name: str,
-    tolerance: Tolerance | RoundingMultiple | None,
+    tolerance: Allowance | None,
     known: float = 0.0,
     of_kind: float = 0.0,
 ) -> tuple[Distance, Mismatch | None]:

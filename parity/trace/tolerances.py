@@ -66,49 +66,6 @@ class Tolerance:
 
 EXACT = Tolerance(0.0, 0.0)
 
-# rung -> how far one step of a side may be from the oracle's, as a multiple of the rounding
-# error that parity/twins/oracle/rounding.py measures for each tensor of each step; in either
-# precision. The worst seen is over 500 random runs (`python -m parity sweep`). The multiple
-# allows for chance: the largest error in a tensor is once or twice its mean over many runs,
-# seldom more.
-ONE_STEP_TIMES: dict[str, float] = {
-    # seen 3.5
-    "forward": 7.0,
-    # seen 4.6: one number, whose own last place is half of that
-    "loss": 7.0,
-    # seen 5.5, once, and otherwise 5.1: in kernels of layers whose gates saturate; 2.9 in the
-    # norm and in clipping
-    "gradient": 7.0,
-    # seen 4.0: m and v are rounded three times
-    "optimizer": 7.0,
-    # seen 4.0: in float64, where the oracle itself rounds too, by one unit roundoff
-    "weight": 7.0,
-}
-
-
-@dataclass(frozen=True)
-class RoundingMultiple:
-    """How much the elements of a tensor may differ, as a multiple of its rounding error.
-
-    Attributes:
-      times: the multiple.
-      rounding: the size of the rounding error, one number for all elements or one for each.
-      step: as for a `Tolerance`; always 0 here.
-    """
-
-    times: float
-    rounding: float | np.ndarray
-    step: float = 0.0
-
-    def allowed(self, a: np.ndarray, b: np.ndarray, largest: float = 0.0) -> np.ndarray:
-        """Return the largest difference allowed, elementwise, for float64 arrays."""
-        return np.asarray(np.broadcast_to(self.times * self.rounding, a.shape))
-
-    def smallest(self, largest: float) -> float:
-        """Return a difference that is allowed in every element."""
-        return self.times * float(np.min(self.rounding, initial=np.inf))
-
-
 # float64, free runs of 200 steps on WikiText-2 (vocabulary 10,000, dropout, clipping): the
 # largest difference between the frameworks, or from the oracle, relative to the tensor's
 # largest magnitude, was 6.4e-13 in forward and weight (Adam), 2.5e-13 in gradient, 1.9e-13 in

@@ -22,7 +22,7 @@ from parity.base.text import parse_json
 from parity.compare.coverage import Fact
 from parity.compare.findings import Finding
 from parity.compare.tensors import ORACLE, Mismatch, Place
-from parity.trace.tolerances import ONE_STEP_TIMES, TABLE
+from parity.trace.tolerances import TABLE
 from parity.twins.compare.decoded_answers import (
     DecodedFinding,
     compare_decoded,
@@ -30,6 +30,7 @@ from parity.twins.compare.decoded_answers import (
     scores_again,
 )
 from parity.twins.compare.oracle_tensors import recorded_weights
+from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES
 from parity.twins.compare.step_coverage import answer_facts
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.evaluation import bleu, exact_share

@@ -21,8 +21,9 @@ from parity.base.special_tokens import PAIR_EOS_ID
 from parity.compare.coverage import join_facts
 from parity.compare.findings import Finding
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, Place
-from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
+from parity.trace.tolerances import TABLE, Tolerance
 from parity.twins.compare.oracle_tensors import recorded_weights
+from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES
 from parity.twins.compare.step_coverage import answer_facts
 from parity.twins.decoding.hypotheses import length_penalty_of
 from parity.twins.oracle.decode import OracleModel, rescore

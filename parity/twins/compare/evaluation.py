@@ -17,8 +17,9 @@ import numpy as np
 from parity.base.errors import UsageError
 from parity.compare.findings import Finding
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, compare_tensor
-from parity.trace.tolerances import EXACT, ONE_STEP_TIMES, TABLE, RoundingMultiple
+from parity.trace.tolerances import EXACT, TABLE
 from parity.twins.compare.oracle_tensors import recorded_weights
+from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES, RoundingMultiple
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import rounding_of_scores
 from parity.twins.oracle.run_parallel import run_parallel

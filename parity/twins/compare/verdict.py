@@ -11,7 +11,7 @@ from parity.compare.findings import Finding, join_findings
 from parity.compare.tensors import Mismatch
 from parity.compare.verdict import Verdict
 from parity.trace.rungs import WITNESS, rungs
-from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, Tolerance
+from parity.trace.tolerances import TABLE, Tolerance
 from parity.twins.compare.causes.wrong_step import Confirmed
 from parity.twins.compare.decoded_answers import DecodedFinding, Tie
 from parity.twins.compare.disagreement import (
@@ -20,6 +20,7 @@ from parity.twins.compare.disagreement import (
     departing_sides,
 )
 from parity.twins.compare.intended_differences import IntendedDifference
+from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.side import TrainedSide
 

@@ -19,10 +19,11 @@ import numpy as np
 from parity.base.errors import UsageError
 from parity.compare.findings import Finding
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, Place, compare_tensor
-from parity.trace.tolerances import ONE_STEP_TIMES, TABLE, RoundingMultiple
+from parity.trace.tolerances import TABLE
 from parity.twins.compare.evaluation import perplexity_of
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_tensors import recorded_weights
+from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES, RoundingMultiple
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import rounding_of_scores
 from parity.twins.oracle.training import Oracle, evaluation_losses

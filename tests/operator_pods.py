@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import two_hosts
-from namespaces import FILES, command_inside
+from two_hosts import FILES, command_inside
 
 NAMESPACE = "team"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import two_hosts
 from conftest import FOLDERS, chosen, flags, processes_in
-from namespaces import command_inside
+from two_hosts import command_inside
 
 from parity.twins.launch.processes import ROOT, interpreter
 

@@ -71,94 +71,63 @@ def test_joined_sides_are_processes():
     assert [each["pid"] for each in joined["traceEvents"]] == [0, 0, 0, 1, 1, 1]
 
 
-@pytest.fixture(scope="module")
-def profiled(frameworks, text, pairs, cache, tmp_path_factory):
-    """Return a function that profiles a network on both sides, once, and returns the tables."""
-    kept = {}
-
-    def profile(network, **more):
-        key = network, *more.items()
-        if key in kept:
-            return kept[key]
-        folder = tmp_path_factory.mktemp("profile")
-        given = {"data": text, "batch_size": 8, "hidden_size": 64, "optimizer": "adam"}
-        if network == "seq2seq":
-            given |= {"data": pairs, "network": network, "time": None, "vocabulary_size": None}
-            given |= {"source_segmenter": "spaces", "target_segmenter": "spaces"}
-            given |= {"input_feeding": True, "attention": "bahdanau", "cell": "gru"}
-        given |= more
-        jobs = {
-            name: each.train(*flags(**given, cache=cache, profile=folder / name, steps=15))
-            for name, each in frameworks.items()
-        }
-        for job in jobs.values():
-            ended(job)
-        kept[key] = {
-            name: [
-                json.loads((folder / name / file).read_text())
-                for file in ("profile.json", "trace.json")
-            ]
-            for name in FRAMEWORKS
-        }
-        return kept[key]
-
-    return profile
+THOROUGH = pytest.mark.thorough
+PAIRS = {"network": "seq2seq", "time": None, "vocabulary_size": None}
+PAIRS |= {"source_segmenter": "spaces", "target_segmenter": "spaces"}
+PAIRS |= {"input_feeding": True, "attention": "bahdanau", "cell": "gru"}
 
 
 @pytest.mark.parametrize(
-    "network", ["language-model", pytest.param("seq2seq", marks=pytest.mark.thorough)]
+    "given",
+    [
+        {},
+        pytest.param(PAIRS, marks=THOROUGH, id="seq2seq"),
+        pytest.param({"strategy": "layers"}, id="layers"),
+        pytest.param({"strategy": "asynchronous"}, marks=THOROUGH, id="asynchronous"),
+    ],
 )
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_every_phase_has_its_operations(framework, network, profiled):
-    table, trace = profiled(network)[framework]
-    assert table["steps"] == 5
-    assert table["replicas"] == 2
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_every_phase_has_its_operations(name, given, frameworks, text, pairs, cache, tmp_path):
+    common = {"batch_size": 8, "hidden_size": 64, "optimizer": "adam", "steps": 15}
+    common |= {"data": pairs if "network" in given else text, "cache": cache}
+    ended(frameworks[name].train(*flags(**common | given, profile=tmp_path)))
+    table, trace = (
+        json.loads((tmp_path / file).read_text()) for file in ("profile.json", "trace.json")
+    )
+    assert (table["steps"], table["replicas"]) == (5, 2)
     assert set(table["phases"]) == set(PHASES)
-    assert all(table["phases"][phase] > 0 for phase in PHASES), table["phases"]
+    strategy = given.get("strategy")
+    always = ("forward", "backward", "update") if strategy else PHASES
+    assert all(table["phases"][phase] > 0 for phase in always), table["phases"]
     whole = table["milliseconds_per_step"]
-    # an operation counted twice would leave less than nothing
+    # an operation counted twice would leave less than nothing; the steps of free workers
+    # overlap, but cannot hold more work than there was time
     assert -0.05 * whole < table["idle"] < whole
-    assert sum(table["phases"].values()) + table["idle"] == pytest.approx(whole)
     of_phase = {}
     for each in table["operations"]:
         # oneDNN's operations, which TensorFlow may choose for its own, do the same
         operation = each["operation"].removeprefix("_Mkl")
         of_phase.setdefault(operation, set()).add(each["phase"])
+    assert "py_func" not in of_phase
     adam, product, gradient, reduced = {
         "paddle": ("adam", "fused_matmul", "matmul_v2_grad", "all_reduce"),
         "tensorflow": ("ResourceApplyAdam", "MatMul", "MatMul", "AddN"),
-    }[framework]
+    }[name]
     assert of_phase[adam] == {"update"}
-    assert "forward" in of_phase[product]
-    assert "backward" in of_phase[gradient]
-    assert "all-reduce" in of_phase[reduced]
-    shown = [each for each in trace["traceEvents"] if each["ph"] == "X"]
-    assert {each["cat"] for each in shown} == set(PHASES)
-    assert min(each["ts"] for each in shown) == 0
-    if network == "language-model":  # of nine parameters; Paddle's replicas update their own
-        (update,) = (e for e in table["operations"] if e["operation"] == adam)
-        assert update["calls"] == 9 * (2 if framework == "paddle" else 1)
-
-
-@pytest.mark.parametrize(
-    "strategy", ["layers", pytest.param("asynchronous", marks=pytest.mark.thorough)]
-)
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_other_strategies_have_the_phases_too(framework, strategy, profiled):
-    table, _ = profiled("language-model", strategy=strategy)[framework]
-    assert table["strategy"] == strategy
-    phases = table["phases"]
-    assert all(phases[phase] > 0 for phase in ("forward", "backward", "update")), phases
-    whole = table["milliseconds_per_step"]
-    # the steps of free workers overlap, but cannot hold more work than there was time
-    assert -0.05 * whole < table["idle"] < whole
-    assert not any(each["operation"] == "py_func" for each in table["operations"])
-    (adam,) = (e for e in table["operations"] if "adam" in e["operation"].lower())
-    if strategy == "asynchronous":  # an update by each worker, one of which may be ahead
-        assert 9 <= adam["calls"] <= 9 * 2 * (5 + 1) / 5
-    else:
-        assert adam["calls"] == 9
-    assert adam["phase"] == "update"
+    if not strategy:
+        assert sum(table["phases"].values()) + table["idle"] == pytest.approx(whole)
+        assert "forward" in of_phase[product]
+        assert "backward" in of_phase[gradient]
+        assert "all-reduce" in of_phase[reduced]
+        shown = [each for each in trace["traceEvents"] if each["ph"] == "X"]
+        assert {each["cat"] for each in shown} == set(PHASES)
+        assert min(each["ts"] for each in shown) == 0
+    if "network" not in given:  # it has nine parameters
+        calls = next(e["calls"] for e in table["operations"] if e["operation"] == adam)
+        if strategy == "asynchronous":  # an update by each worker, one of which may be ahead
+            assert 9 <= calls <= 9 * 2 * (5 + 1) / 5
+        else:  # Paddle's replicas update their own
+            assert calls == 9 * (2 if name == "paddle" and not strategy else 1)
 
 
 def test_profiling_refuses_what_does_not_go_with_it(framework, text, cache, tmp_path):

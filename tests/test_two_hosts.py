@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import two_hosts
 from conftest import COLLECTIVE, flags, wait_for
-from namespaces import command_inside, processes_inside
+from two_hosts import command_inside, processes_inside
 
 from parity.twins.processes.launcher_variables import MEETING, Members, variables
 from parity.twins.spec.frameworks import FRAMEWORKS

@@ -7,14 +7,16 @@ which also comes with the death of whoever holds it.
 """
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-
-from namespaces import DEVICE, remove, run, run_inside
+from pathlib import Path
 
 REQUIRED = "PARITY_REQUIRE_HOSTS"
 HOW_TO_GET = (
@@ -22,8 +24,48 @@ HOW_TO_GET = (
     "hosts run too"
 )
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
+# `ip netns exec` shows a namespace the files of the folder with its name instead of /etc's own.
+FILES = Path("/etc/netns")
+DEVICE = "link0"  # of each host
 
 _SECONDS = 60.0  # in which the hosts are removed
+
+
+def command_inside(namespace: str, command: Sequence[str]) -> list[str]:
+    """Return a command that runs another one in a namespace."""
+    return ["ip", "netns", "exec", namespace, *command]
+
+
+def processes_inside(namespace: str) -> list[int]:
+    """Return the processes that run in a namespace; none if it does not exist."""
+    try:
+        return [int(each) for each in run(["ip", "netns", "pids", namespace]).split()]
+    except (OSError, subprocess.CalledProcessError):
+        return []
+
+
+def remove(namespace: str) -> None:
+    """Remove a namespace, its files and the processes that run in it, if it exists.
+
+    Its devices end with it. This process and its parent are spared, which may be inside.
+    """
+    while found := set(processes_inside(namespace)) - {os.getpid(), os.getppid()}:
+        for process in found:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.01)  # in which they end
+    with suppress(OSError, subprocess.CalledProcessError):
+        run(["ip", "netns", "del", namespace])
+    shutil.rmtree(FILES / namespace, ignore_errors=True)
+
+
+def run(command: Sequence[str]) -> str:
+    """Run a command and return what it prints.
+
+    Raises:
+      subprocess.CalledProcessError: if it fails.
+    """
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @dataclass
@@ -39,11 +81,11 @@ class NamespaceHosts:
     def sent_bytes(self, host: int) -> int:
         """Return how many bytes a host has sent so far."""
         path = f"/sys/class/net/{DEVICE}/statistics/tx_bytes"
-        return int(run_inside(self.names[host], ["cat", path]))
+        return int(run(command_inside(self.names[host], ["cat", path])))
 
     def cut(self, host: int) -> None:
         """Cut the link of a host."""
-        run_inside(self.names[host], ["ip", "link", "set", DEVICE, "down"])
+        run(command_inside(self.names[host], ["ip", "link", "set", DEVICE, "down"]))
 
 
 @contextmanager

@@ -111,6 +111,13 @@ def plain(model, optimizer, batch=rows, before=lambda step: None, after=lambda s
         after(step)
 
 
+def trained(model, *batch, rule=torch.optim.Adam, rate=0.01, **around):
+    """Train as `plain` does, with an optimiser of its own, in the watch that is sent."""
+    optimizer = rule(model.parameters(), rate)
+    with (yield model, optimizer):
+        plain(model, optimizer, *batch, **around)
+
+
 # the user's program
 
 
@@ -132,31 +139,31 @@ def all_but_norm_frozen(wrong):
     model = made(Classifier)
     for name, each in model.named_parameters():
         each.requires_grad = not wrong or "norm" in name
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    with (yield model, optimizer):
-        plain(model, optimizer)
+    yield from trained(model)
 
 
 @error
 def frozen_only_in_train(wrong):
     """The stages to freeze are frozen by `train()`, which is called after the first epoch."""
     model = made(Classifier)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     def freeze(step):
         model.first.requires_grad_(False)
 
     if not wrong:
         freeze(0)
-    with (yield model, optimizer):
-        plain(model, optimizer, after=lambda step: freeze(step) if step == 1 else None)
+    yield from trained(
+        model,
+        after=lambda step: freeze(step) if step == 1 else None,
+        rule=torch.optim.SGD,
+        rate=0.1,
+    )
 
 
 @error
 def workers_share_a_seed(wrong):
     """Two workers that load every other row add the same noise to their rows."""
     model = made(Classifier)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
     draws = [np.random.default_rng(0 if wrong else worker) for worker in range(2)]
 
     def noisy(step):
@@ -164,8 +171,7 @@ def workers_share_a_seed(wrong):
         noise = np.stack([draws[row % 2].normal(size=SIZE) for row in range(len(x))])
         return x + 0.01 * torch.tensor(noise), labels
 
-    with (yield model, optimizer):
-        plain(model, optimizer, noisy)
+    yield from trained(model, noisy)
 
 
 @error
@@ -290,14 +296,12 @@ def autocast_passes_linear_over(wrong):
 def batch_made_one_row(wrong):
     """A processor takes the list of a batch for the parts of one example."""
     model = made(LanguageModel)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
 
     def batch(step):
         tokens, labels = sentences(step)
         return (tokens.reshape(1, -1), labels.reshape(1, -1)) if wrong else (tokens, labels)
 
-    with (yield model, optimizer):
-        plain(model, optimizer, batch)
+    yield from trained(model, batch)
 
 
 @error
@@ -306,9 +310,7 @@ def initialised_twice(wrong):
     for _ in range(2 if wrong else 1):
         for each in (model.first, model.head):
             nn.init.normal_(each.weight, std=0.3)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    with (yield model, optimizer):
-        plain(model, optimizer)
+    yield from trained(model)
 
 
 @error
@@ -333,16 +335,13 @@ def tied_head_untied(wrong):
     model = made(LanguageModel)
     if wrong:
         model.head.weight = nn.Parameter(model.embed.weight.detach().clone())
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    with (yield model, optimizer):
-        plain(model, optimizer, sentences)
+    yield from trained(model, sentences)
 
 
 @error
 def weights_gathered_late(wrong):
     """A layer computes with the weights of the step before, gathered during the update."""
     model = made(Classifier)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
     stale = []
 
     class Stale(nn.Linear):
@@ -355,8 +354,7 @@ def weights_gathered_late(wrong):
 
     if wrong:
         model.head.__class__ = Stale
-    with (yield model, optimizer):
-        plain(model, optimizer)
+    yield from trained(model)
 
 
 @error
@@ -394,9 +392,7 @@ def hooks_lost_in_a_move(wrong):
         model = DistributedDataParallel(model).double()
     else:
         model = DistributedDataParallel(model.double())
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    with (yield model, optimizer):
-        plain(model, optimizer, local(rows))
+    yield from trained(model, local(rows))
 
 
 @error_of_two_ranks
@@ -416,7 +412,6 @@ def wrapped_in_every_other_step(wrong):
 def data_lost_in_transfer(wrong):
     """One rank receives zeros in place of a sum, once."""
     model = DistributedDataParallel(made(Classifier))
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
     count = iter(range(STEPS))
 
     def reduce(state, bucket):
@@ -425,8 +420,7 @@ def data_lost_in_transfer(wrong):
         return work.then(lambda done: done.value()[0] * (0.0 if lost else 1.0))
 
     model.register_comm_hook(None, reduce)
-    with (yield model, optimizer):
-        plain(model, optimizer, local(rows))
+    yield from trained(model, local(rows))
 
 
 @error_of_two_ranks
@@ -436,9 +430,7 @@ def norm_not_reduced(wrong):
     if wrong:
         model._ddp_params_and_buffers_to_ignore = ["norm.weight", "norm.bias"]
     model = DistributedDataParallel(model)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    with (yield model, optimizer):
-        plain(model, optimizer, local(sentences))
+    yield from trained(model, local(sentences))
 
 
 @error_of_two_ranks
@@ -521,10 +513,8 @@ def square_of_first(gradient):
 def clipped_by_own_norm(wrong):
     """Each rank clips by the norm of the gradients that it holds."""
     model = split_over_ranks(made(Split))
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
     square = own_square if wrong else whole_square
-    with (yield model, optimizer):
-        plain(model, optimizer, before=lambda step: clip(model, 0.1, square))
+    yield from trained(model, before=lambda step: clip(model, 0.1, square))
 
 
 @error_of_two_ranks

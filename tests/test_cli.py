@@ -50,21 +50,6 @@ def test_both_trainers_have_the_same_flags(helps):
     assert texts["paddle"] == texts["tensorflow"]
 
 
-def fields_of(options):
-    """Return the fields of some options, and those of the settings of strategies among them."""
-    (settings,) = (f for f in dataclasses.fields(options) if f.name == "settings")
-    others = [field for field in dataclasses.fields(options) if field is not settings]
-    return [*others, *dataclasses.fields(settings.default)]
-
-
-def flags_of(field, options):
-    """Return the flag that a command line of some options has for a field, or the two."""
-    name = flag(field.name)
-    switch = isinstance(field.default, bool)
-    paired = switch and (field.default or field not in dataclasses.fields(options))
-    return {name, f"--no-{name[2:]}"} if paired else {name}
-
-
 def groups(text):
     """Return heading -> the flags under it, of a help text."""
     found, heading = {}, None
@@ -352,14 +337,6 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(command, tmp_path
     )
 
 
-def test_every_field_has_a_flag_in_the_harness(capsys):
-    assert main(parity, ["run", "--help-all"]) == 0
-    words = capsys.readouterr().out.split()
-    fields = [f for f in SPEC_FIELDS if f.name != "dtype"]  # a run has a list of them
-    for field in [*fields, *fields_of(RunOptions)]:
-        assert flags_of(field, RunOptions) <= set(words)
-
-
 # how commands end
 
 
@@ -386,11 +363,6 @@ def test_an_error_on_purpose_is_one_line_and_its_status(capsys, error, status, l
     errors = capsys.readouterr().err
     assert "Traceback" in errors
     assert errors.endswith(f"error: {line}\n")
-
-
-def test_ctrl_c_is_130(capsys):
-    assert main(ending(KeyboardInterrupt()), []) == 130
-    assert capsys.readouterr().err.strip() == "error: interrupted"
 
 
 @pytest.fixture

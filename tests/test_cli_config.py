@@ -11,6 +11,7 @@ from conftest import FOLDERS, ONE_FRAMEWORK, assert_one_line, ended, flags, star
 from parity.base.errors import UsageError
 from parity.base.files import CONFIG
 from parity.cli.command_line import main
+from parity.cli.commands import parity
 from parity.trace.reader import Trace
 from parity.trace.writer import Writer
 from parity.twins.cli.command_line import command_options, spec_from, spec_options, take_options
@@ -198,23 +199,18 @@ def test_what_is_wrong_is_one_line_with_file_and_key(config, capsys, content):
     assert len(line) < 300 + len(str(path))
 
 
-@pytest.mark.parametrize("command", [TRAINERS["paddle"], "parity"])
-def test_every_command_refuses_a_file_alike(config, tmp_path, command):
-    words = ["-m", "parity", "run"] if command == "parity" else [command]
-    cases = {
-        tmp_path / "none.yaml": "--config: {}: cannot be read: No such file or directory",
-        tmp_path: "--config: {}: cannot be read: Is a directory",
-        config("strategy: wrong"): "{}, line 1: strategy is 'wrong'",
+def test_what_cannot_be_read_is_refused_before_anything_is_written(config, tmp_path, capsys):
+    for path, said in (
+        (tmp_path / "none.yaml", "--config: {}: cannot be read: No such file or directory"),
+        (tmp_path, "--config: {}: cannot be read: Is a directory"),
+        (config("strategy: wrong"), "{}, line 1: strategy is 'wrong'"),
         # and nothing is wrong with the file
-        Path("/dev/null"): "--beam is 0; allowed: >= 1",
-    }
-    for path, said in cases.items():
-        more = ["--beam=0"] if path == Path("/dev/null") else []
-        process = start([*words, "--config", path, "--out", tmp_path / "out", *more])
-        out, errors = process.communicate()
-        line = assert_one_line(process.returncode, errors)
+        ("/dev/null", "--beam is 0; allowed: >= 1"),
+    ):
+        more = ["--beam=0"] if path == "/dev/null" else []
+        words = ["run", "--config", path, "--out", tmp_path / "out", *more]
+        line = assert_one_line(main(parity, list(map(str, words))), capsys.readouterr().err)
         assert line.startswith(f"error: {said.format(path)}"), line
-        assert out == ""
     assert not (tmp_path / "out").exists()
 
 

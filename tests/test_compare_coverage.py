@@ -83,7 +83,9 @@ def counted(spec, batches, norms=None, per_epoch=4, sides=SIDES):
     return steps.facts
 
 
-@pytest.mark.parametrize("network", LOADS)
+@pytest.mark.parametrize(
+    "network", ["language-model", pytest.param("seq2seq", marks=pytest.mark.thorough)]
+)
 def test_the_first_steps_of_the_proof_preset_meet_every_case(network, cache):
     spec = preset(network, "proof").replace(dtype="float64")
     text = LOADS[network](None, cache, spec.values())

@@ -1,13 +1,11 @@
 """What explains the difference of two trainings: planted in real ones, found by its traces."""
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from planted_pairs import MISTAKES
+from test_align import ROOT, end, start
 
 from parity import Recorder, Tolerance, Trace
 from parity.align.proposal import propose
@@ -17,26 +15,13 @@ from parity.compare.relation import Axis, ends_of_rows, explanations, meaning, r
 from parity.report.assertion import compared
 from parity.report.terminal import report_text
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """Record all planted pairs."""
     folder = tmp_path_factory.mktemp("planted")
     script = ROOT / "tests" / "planted_pairs.py"
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", script, framework, folder],
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for framework in ("torch", "paddle", "keras")
-    ]
-    for each in started:
-        _, said = each.communicate()
-        assert each.returncode == 0, said
+    end(*(start(script, framework, folder) for framework in ("torch", "paddle", "keras")))
     return folder
 
 
@@ -139,15 +124,6 @@ def test_a_single_number_is_no_multiple_unless_a_simple_one():
     assert list(explanations(version // 2, version)) == []
 
 
-def test_the_first_lines_say_what_explains_the_difference(tmp_path):
-    for side, factor in (("ours", 1), ("theirs", 2)):
-        with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
-            recorder.step(0, {"loss/mean": np.float64(1.37), "gradient/w": factor * A})
-    values = compared([Trace(tmp_path / "ours"), Trace(tmp_path / "theirs")], "")
-    first = report_text(values).split("\n\n")[0]
-    assert first.endswith("why: theirs is 2 times ours")
-
-
 def _trained(folder, facts, epsilon=1e-8, steps=3, dtype="float64", held=()):
     """Record steps of Adam.
 
@@ -243,11 +219,11 @@ def test_numbers_of_any_size_are_no_error(tmp_path, kind, scale):
 
 def test_a_move_beyond_the_largest_number_is_no_error(tmp_path):
     facts = {"optimizer": {"kind": "SGD", "settings": {"momentum": 0.9}}}
-    for side, end in (("ours", 1.5e308), ("theirs", 1.4e308)):
+    for side, last in (("ours", 1.5e308), ("theirs", 1.4e308)):
         with Recorder(tmp_path / side, framework=side, dtype="float64", facts=facts) as mine:
             for step in range(3):
                 before = {"initial/w": np.full(4, -1.5e308)}
-                weight = np.full(4, end if step % 2 == 0 else -1.5e308)
+                weight = np.full(4, last if step % 2 == 0 else -1.5e308)
                 mine.step(step, {"gradient/w": np.arange(4.0), "weight/w": weight} | before)
     assert _said(tmp_path).startswith("mismatch in weight/w, step 0")
 

@@ -185,14 +185,6 @@ def test_a_step_that_cannot_be_written_leaves_no_line(tmp_path, steps):
     assert left == {"trace.json", "steps.jsonl", step_file(0), step_file(1)}
 
 
-def test_a_new_trace_replaces_the_old_one(trace, steps):
-    write_trace(trace.folder, HEADER | {"preset": "new"}, steps[:1])
-    again = Trace(trace.folder)
-    assert again.header["preset"] == "new"
-    assert len(again.index()) == 1
-    assert not (trace.folder / step_file(1)).exists()
-
-
 def test_a_trace_removes_no_checkpoint(tmp_path, steps):
     checkpoint = Checkpoint(SPEC, 3, initial_snapshot(SPEC), None, "a", "paddle")
     path = save_checkpoint(tmp_path, checkpoint)

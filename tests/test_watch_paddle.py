@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from conftest import run_python
 from moved_numbers import assert_moved
+from test_align import run
 
 from parity import Trace
 
@@ -183,19 +184,18 @@ def test_what_is_watched_computes_the_same_and_is_seen_whole(tmp_path):
     assert_moved(tmp_path / "a", tmp_path / "moved", "out")
 
 
-def test_a_static_graph_is_recorded_as_the_same_layers_are_in_dygraph(tmp_path):
-    parity = "-m", "parity"
+def test_a_static_graph_is_recorded_as_the_same_layers_are_in_dygraph(tmp_path, capsys):
+    a, b, there, back, again = (tmp_path / name for name in ("a", "b", "map", "back", "again"))
     called("-c", STATIC, "static", "a", cwd=tmp_path)
     called("-c", STATIC, "dygraph", "b", cwd=tmp_path)
-    called(*parity, "align", "a", "b", "-o", "map", cwd=tmp_path)
-    called(*parity, "weights", "a", "--map", "map", "-o", "weights", cwd=tmp_path)
+    run(capsys, "align", a, b, "-o", there)
+    run(capsys, "weights", a, "--map", there, "-o", tmp_path / "weights")
     called("-c", STATIC, "dygraph", "b", "weights", cwd=tmp_path)
-    called(*parity, "align", "a", "b", "-o", "again", cwd=tmp_path)
-    told = called(*parity, "compare", "a", "b", "--map", "again", cwd=tmp_path)
-    assert told.rstrip().endswith("verdict: match"), told
+    run(capsys, "align", a, b, "-o", again)
+    assert run(capsys, "compare", a, b, "--map", again)[-1] == "verdict: match"
     # and the other way
-    called(*parity, "align", "b", "a", "-o", "back", cwd=tmp_path)
-    called(*parity, "weights", "b", "--map", "back", "-o", "carried", cwd=tmp_path)
+    run(capsys, "align", b, a, "-o", back)
+    run(capsys, "weights", b, "--map", back, "-o", tmp_path / "carried")
     first = Trace(tmp_path / "a").read(0)
     called("-c", STATIC, "static", "a", "carried", cwd=tmp_path)
     again, last = Trace(tmp_path / "a").read(0), Trace(tmp_path / "a").read(5)

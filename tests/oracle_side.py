@@ -1,12 +1,13 @@
 """A side made of the oracle: real training, in NumPy, for tests that need no framework."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from data.load import LoadedText
+from data.pair_batches import PairBatch
+from data.text_batches import Batch as TextBatch
 from parity.trace.writer import Writer
 from parity.twins.cli.options import TrainOptions
 from parity.twins.oracle.language_model import network_function
@@ -22,28 +23,6 @@ from parity.twins.trace.side import TrainedSide
 from parity.twins.training.strategy import Build
 
 VOCABULARY = 7
-
-
-@dataclass(frozen=True)
-class TextBatch:
-    """What the data hands over."""
-
-    tokens: np.ndarray
-    targets: np.ndarray
-    lengths: np.ndarray
-    carry: bool
-
-
-@dataclass(frozen=True)
-class PairBatch:
-    """What the data hands over of pairs."""
-
-    source: np.ndarray
-    source_lengths: np.ndarray
-    tokens: np.ndarray
-    targets: np.ndarray
-    lengths: np.ndarray
-    carry: bool = False
 
 
 _TRAINING = TrainSpec(
@@ -90,7 +69,7 @@ def pair_batch(spec: Spec, source_lengths, lengths, step: int = 0) -> PairBatch:
     beyond = np.arange(shape[1]) >= lengths[:, None]
     source[np.arange(source_shape[1]) >= source_lengths[:, None]] = 0
     tokens[beyond] = targets[beyond] = 0
-    return PairBatch(source, source_lengths, tokens, targets, lengths)
+    return PairBatch(tokens, targets, lengths, source=source, source_lengths=source_lengths)
 
 
 def text_batch(spec: Spec, step: int, per_epoch: int = 4) -> TextBatch | PairBatch:

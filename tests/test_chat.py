@@ -122,10 +122,10 @@ def oracles(run, method, seed=1, temperature=1.0):
     """Return the answers and scores that the oracle gives to the questions."""
     trained, model, options = opened(run)
     batch, most = asked(trained), trained.checkpoint.spec.text.target_limit + 1
-    found = {
-        "beam": lambda: beam_search(model, *batch, options.beam, options.length_penalty, most),
-        "sample": lambda: sample(model, *batch, most, seed, temperature),
-    }[method]()
+    if method == "beam":
+        found = beam_search(model, *batch, options.beam, options.length_penalty, most)
+    else:
+        found = sample(model, *batch, most, seed, temperature)
     return [
         [(each.score, trained.words.write(each.tokens)) for each in hypotheses.ranked]
         for hypotheses in found

@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from oracle_side import recorded_steps, small_pairs_spec
@@ -91,15 +92,24 @@ def test_the_names_of_seq2seq_are_those_that_are_computed(
     assert order == sorted(order, key=names.index)
 
 
+@cache
+def constants():
+    """Return (file, line, value) of every constant of the sources."""
+    return [
+        (str(path.relative_to(ROOT)), node.lineno, node.value)
+        for folder in ("parity", "paddle_impl", "tf_impl", "data")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+    ]
+
+
 def named(names, allowed):
     """Return where a string of the sources is one of these names, but for allowed files."""
     return [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for folder in ("parity", "paddle_impl", "tf_impl", "data")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if not str(path.relative_to(ROOT)).startswith(tuple(allowed))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and node.value in list(names)
+        f"{file}:{line}"
+        for file, line, value in constants()
+        if value in list(names) and not file.startswith(tuple(allowed))
     ]
 
 

@@ -214,65 +214,41 @@ class _Changed(Trace):
         return super().read(step) | changed
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"schedule": "/nowhere"}, "--schedule is '/nowhere': No such file or directory"),
-        ({"schedule": "-1"}, "No such file or directory; allowed: free, a seed from 0 on"),
-        ({"schedule": "free", "staleness": 2}, "--staleness is 2 and --schedule is 'free'"),
-        ({"staleness": 2}, "--staleness is 2 and --schedule is 'free'"),
-        ({"schedule": "1", "staleness": -1}, "--staleness is -1; allowed: >= 0"),
-        (
-            {"schedule": "1", "strategy": None},
-            "--schedule is '1'; not allowed for the strategy",
-        ),
-    ],
-)
-def test_bad_use_is_one_line(refused, tmp_path, given, message):
-    assert message in refused("paddle", **{"strategy": "asynchronous"} | given)
+# what is refused before anything is started
+
+WORKERS = {"strategy": "asynchronous"}
+TOO_MANY = {"replicas": 4, "processes": 2}
+SERVERS = {"strategy": "parameter-server"} | TOO_MANY
+REFUSED = [
+    ("paddle", WORKERS | {"schedule": "/nowhere"}, "--schedule is '/nowhere': No such file"),
+    (
+        "paddle",
+        WORKERS | {"schedule": "-1"},
+        "No such file or directory; allowed: free",
+    ),
+    ("paddle", WORKERS | {"staleness": 2}, "--staleness is 2 and --schedule is 'free'"),
+    (
+        "paddle",
+        WORKERS | {"schedule": "1", "staleness": -1},
+        "--staleness is -1; allowed: >=",
+    ),
+    ("paddle", {"schedule": "1"}, "--schedule is '1'; not allowed for the strategy"),
+    ("tensorflow", {"strategy": "multi-worker"} | TOO_MANY, "allowed on CPUs: one replica per"),
+    ("tensorflow", SERVERS, "--replicas is 4 in 2 processes; allowed"),
+    ("paddle", SERVED | TOO_MANY, "--replicas is 4 in 2 processes; allowed for"),
+    ("paddle", SERVED | {"dtype": "float64"}, "--dtype is 'float64'; allowed for parameter-"),
+    ("paddle", SERVED | {"optimizer": "adam"}, "--optimizer is 'adam'; allowed for parameter-"),
+    ("paddle", SERVED | {"servers": 0}, "--servers is 0; allowed: >= 1"),
+    ("paddle", SERVED | {"sync": True}, "synchronous parameter servers have them wait for"),
+]
+
+
+@pytest.mark.parametrize(("framework", "given", "message"), REFUSED)
+def test_bad_use_is_one_line(refused, framework, given, message):
+    assert message in refused(framework, **given)
 
 
 # several processes, and servers
-
-
-@pytest.mark.parametrize(
-    ("framework", "given", "message"),
-    [
-        (
-            "tensorflow",
-            {"strategy": "multi-worker", "replicas": 4, "processes": 2},
-            "--replicas is 4 and --processes is 2; allowed on CPUs: one replica per process",
-        ),
-        (
-            "tensorflow",
-            {"strategy": "parameter-server", "replicas": 4, "processes": 2},
-            "--replicas is 4 in 2 processes; allowed",
-        ),
-        (
-            "paddle",
-            SERVED | {"replicas": 4, "processes": 2},
-            "--replicas is 4 in 2 processes; allowed for",
-        ),
-        (
-            "paddle",
-            SERVED | {"dtype": "float64"},
-            "--dtype is 'float64'; allowed for parameter-server of ",
-        ),
-        (
-            "paddle",
-            SERVED | {"optimizer": "adam"},
-            "--optimizer is 'adam'; allowed for parameter-server of",
-        ),
-        ("paddle", SERVED | {"servers": 0}, "--servers is 0; allowed: >= 1"),
-        (
-            "paddle",
-            SERVED | {"sync": True},
-            "synchronous parameter servers have them wait for each other",
-        ),
-    ],
-)
-def test_what_processes_cannot_do_is_one_line(refused, framework, given, message):
-    assert message in refused(framework, **given)
 
 
 def test_more_servers_than_parameters_are_possible(train):

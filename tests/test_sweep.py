@@ -244,6 +244,12 @@ def test_strategies_that_cannot_be_swept_are_one_line(words, message, tmp_path, 
     assert message in assert_one_line(status, capsys.readouterr().err)
 
 
+def test_a_strategy_that_is_named_twice_is_one_choice():
+    towers = parse_strategies(["towers", "towers"], StrategySettings())
+    named = [[entry.name for entry in each] for each in towers.values()]
+    assert named == [["parallel-executor"], ["towers"]]
+
+
 def test_a_sweep_of_an_earlier_version_is_not_continued(tmp_path):
     of_before = result(0)
     del of_before["strategy"]

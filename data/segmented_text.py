@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -58,46 +57,25 @@ def choose_segmenter(path: Path) -> tuple[str, str]:
     return "characters", f"no spaces between words, cut into characters; {other}"
 
 
-@dataclass(frozen=True)
-class Words:
-    """Texts whose words stand between spaces.
-
-    Attributes:
-      paths: split -> its text, with the lines that were given.
-      segmenter: what found the words, one of `data.segmenters.SEGMENTERS`.
-      why: a remark on how that was chosen; empty if it was given, or words are at spaces.
-      notes: further remarks: the split, and what follows the name of its text.
-    """
-
-    paths: dict[str, Path]
-    segmenter: str
-    why: str = ""
-    notes: list[tuple[str, str]] = field(default_factory=list)
-
-
-def find_words(paths: dict[str, Path], cache: Path, segmenter: str) -> Words:
-    """Return texts of words: those given, or ones that are in the cache or written there.
+def find_words(
+    paths: dict[str, Path], cache: Path, segmenter: str
+) -> tuple[dict[str, Path], list[tuple[str, str]]]:
+    """Return texts whose words stand between spaces, those of the cache or written there.
 
     Args:
       paths: split -> its text.
       cache: a folder that exists.
-      segmenter: one of `data.segmenters.SEGMENTERS`, or AUTO.
+      segmenter: one of `data.segmenters.SEGMENTERS`; with "spaces" the texts are those given.
+
+    Returns:
+      Split -> its text, with the lines that were given; and remarks, each a split and what
+      follows the name of its text.
 
     Raises:
       UsageError: naming file and line, if a text cannot be read; for another segmenter.
     """
-    why = ""
-    if segmenter == AUTO:
-        segmenter, why = choose_segmenter(paths["train"])
     if segmenter == "spaces":
-        return Words(paths, segmenter)
-    segmented, notes = _segment(paths, cache, segmenter)
-    return Words(segmented, segmenter, why, notes)
-
-
-def _segment(
-    paths: dict[str, Path], cache: Path, segmenter: str
-) -> tuple[dict[str, Path], list[tuple[str, str]]]:
+        return paths, []
     segmentation = Segmentation(segmenter, segmenter, cache=cache)
     stats = file_stats(paths.values())
     settings = {

@@ -31,7 +31,7 @@ from data.cache import (
     sync,
     write_facts,
 )
-from data.segmented_text import AUTO, find_words
+from data.segmented_text import AUTO, choose_segmenter, find_words
 from data.text_file import read_blocks
 from data.text_splits import SPLITS, split_text
 from data.vocabulary import (
@@ -182,10 +182,12 @@ def load_corpus(
         split: str(path) if single is None else f"{single}, {split} split"
         for split, path in paths.items()
     }
-    words = find_words(paths, cache, segmenter)
-    paths, segmenter = words.paths, words.segmenter
-    notes = [f"{folder}: {words.why}"] if words.why else []
-    notes += [f"{names[split]}{note}" for split, note in words.notes]
+    why = ""
+    if segmenter == AUTO:
+        segmenter, why = choose_segmenter(paths["train"])
+    paths, of_words = find_words(paths, cache, segmenter)
+    notes = [f"{folder}: {why}"] if why else []
+    notes += [f"{names[split]}{note}" for split, note in of_words]
     stats = file_stats(paths.values())
     settings: dict[str, Any] = {
         "format": _FORMAT,

@@ -22,7 +22,7 @@ import numpy as np
 from torch import nn
 
 from data.built_in_text import sentences
-from data.segmented_text import find_words
+from data.segmented_text import AUTO, choose_segmenter, find_words
 from data.text_corpus import find_splits
 from data.text_splits import split_text
 from parity.trace.writer import Writer
@@ -168,8 +168,10 @@ def _read(spec: Spec, options: TrainOptions) -> tuple[list[str], list[str]]:
     else:
         single = options.data.is_file()
         paths = split_text(options.data, options.cache) if single else find_splits(options.data)
-        words = find_words(paths, options.cache, spec.text.target_segmenter)
-        lines = _lines(words.paths["train"])
+        segmenter = spec.text.target_segmenter
+        if segmenter == AUTO:
+            segmenter, _ = choose_segmenter(paths["train"])
+        lines = _lines(find_words(paths, options.cache, segmenter)[0]["train"])
     vocabulary = vocabulary_of(lines, spec.model.vocabulary_size)
     return lines[: spec.text.train_lines or None], vocabulary
 

@@ -8,10 +8,9 @@ from parity.base.special_tokens import PAIR_EOS_ID, PAIR_GO_ID
 from parity.twins.decoding.hypotheses import DecoderState
 from parity.twins.oracle.attention import Memory
 from parity.twins.oracle.decoder import decoder_step
-from parity.twins.oracle.encoder import encode
 from parity.twins.oracle.layers import log_softmax
 from parity.twins.oracle.recurrent import NUM_STATES
-from parity.twins.oracle.seq2seq import forward
+from parity.twins.oracle.seq2seq import encode, forward
 from parity.twins.spec.networks.seq2seq import Seq2seqSpec
 
 

@@ -1,14 +1,20 @@
 """The encoder and the attending decoder in plain NumPy and float64, forward and backward."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from parity.twins.oracle.attention import memory_backward
+from parity.twins.oracle.attention import Memory, memory_backward, memory_forward
 from parity.twins.oracle.decoder import decoder_backward, decoder_forward
-from parity.twins.oracle.encoder import encode, encoder_backward
-from parity.twins.oracle.layers import project
+from parity.twins.oracle.layers import look_up, look_up_backward, project, reverse_rows
+from parity.twins.oracle.recurrent import (
+    NUM_STATES,
+    State,
+    layer_weights,
+    rnn_backward,
+    rnn_forward,
+)
 from parity.twins.spec.networks.seq2seq import Seq2seqSpec
 
 Arrays = dict[str, np.ndarray]
@@ -84,3 +90,96 @@ def forward(
     )
     saved = {"encoder": encoder, "memory": memory, "decoder": decoder}
     return activations | decoded | projected, saved | {"projection": projection}
+
+
+def encode(
+    model: Seq2seqSpec,
+    weights: Weights,
+    source: np.ndarray,
+    source_lengths: np.ndarray,
+    masks: Weights,
+) -> tuple[Memory, list[State], Arrays, list]:
+    """Read the source.
+
+    Returns:
+      What the decoder attends to, the final state of every layer, the activations, and what the
+      backward pass needs.
+    """
+    cell, rows = model.cell, len(source)
+    real = np.arange(source.shape[1]) < source_lengths[:, None]
+    x = look_up(weights["encoder/embed/table"], source, real)
+    activations = {"encoder/embedded": x}
+    states, saved = [], []
+    for k in range(model.num_layers):
+        inputs = x * masks.get(f"encoder_{k - 1}" if k else "source_embedded", 1.0)
+        outputs, finals, of_layer = [], [], []
+        for name, in_order in directions(model, k, source_lengths):
+            w, u, b = layer_weights(weights, name)
+            start = (np.zeros((rows, len(u)), u.dtype),) * NUM_STATES[cell]
+            inputs_in_order = in_order(inputs)
+            hidden, final, of_steps = rnn_forward(cell, inputs_in_order, real, start, w, u, b)
+            outputs.append(in_order(hidden))
+            finals.append(final)
+            of_layer.append((inputs_in_order, of_steps))
+        x = np.concatenate(outputs, axis=2)
+        states.append(tuple(np.concatenate(each, axis=1) for each in zip(*finals, strict=True)))
+        saved.append(of_layer)
+        activations[f"encoder/{cell}_{k}/hidden"] = x
+    for place, name in enumerate("hc"[: NUM_STATES[cell]]):
+        activations[f"encoder/{name}"] = np.stack([state[place] for state in states], axis=1)
+    return memory_forward(model.attention, weights, x, real), states, activations, saved
+
+
+def encoder_backward(
+    model: Seq2seqSpec,
+    weights: Weights,
+    batch: Mapping[str, np.ndarray],
+    masks: Weights,
+    d_x: np.ndarray,
+    d_states: list[State],
+    saved: list,
+    gradients: Arrays,
+) -> None:
+    lengths = batch["source_lengths"]
+    real = np.arange(batch["source"].shape[1]) < lengths[:, None]
+    for k in reversed(range(model.num_layers)):
+        both = directions(model, k, lengths)
+        d_outputs = np.split(d_x, len(both), axis=2)
+        d_finals = zip(*(np.split(d, len(both), axis=1) for d in d_states[k]), strict=True)
+        d_inputs = []
+        for (name, in_order), d_hidden, d_final, (inputs, of_steps) in zip(
+            both, d_outputs, d_finals, saved[k], strict=True
+        ):
+            w, u, _ = layer_weights(weights, name)
+            d_ordered, d_w, d_u, d_b, _ = rnn_backward(
+                model.cell, in_order(d_hidden), d_final, inputs, real, of_steps, w, u
+            )
+            gradients[f"{name}/input_kernel"] += d_w
+            gradients[f"{name}/recurrent_kernel"] += d_u
+            gradients[f"{name}/bias"] += d_b
+            d_inputs.append(in_order(d_ordered))
+        d_x = sum(d_inputs[1:], d_inputs[0]) * masks.get(
+            f"encoder_{k - 1}" if k else "source_embedded", 1.0
+        )
+    look_up_backward(gradients["encoder/embed/table"], batch["source"], d_x)
+
+
+def directions(
+    model: Seq2seqSpec, layer: int, lengths: np.ndarray
+) -> list[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
+    """Return the directions of a layer of the encoder.
+
+    Each has the path of its parameters, and a function that brings a text into the order in
+    which the direction reads it; the function is its own inverse.
+    """
+
+    def unchanged(x: np.ndarray) -> np.ndarray:
+        return x
+
+    def backwards(x: np.ndarray) -> np.ndarray:
+        return reverse_rows(x, lengths)
+
+    name = f"encoder/{model.cell}_{layer}"
+    if layer or not model.bidirectional:
+        return [(name, unchanged)]
+    return [(f"{name}/forward", unchanged), (f"{name}/backward", backwards)]

@@ -38,7 +38,8 @@ _DICTIONARY = "user_dictionary.txt"
 
 @dataclass(frozen=True)
 class LoadedText:
-    """What a training run reads.
+    """What a training run reads: a TextSource of parity/twins/training/text_source.py, which
+    describes the methods.
 
     Attributes:
       train: the batches of the training split, each a pure function of the step.
@@ -67,38 +68,28 @@ class LoadedText:
     words: PairCodec | None = None
 
     def best_perplexity(self, split: str) -> float | None:
-        """Return the lowest possible perplexity of a split, or None where it is not known."""
         return self.best_perplexities.get(split)
 
     def prefetch(self, function: Callable[[int], Any], start: int, stop: int) -> Prefetch:
-        """Iterate over function(step) for steps start .. stop - 1, ahead in a thread."""
         return Prefetch(function, start, stop)
 
     def num_sources(self, split: str) -> int:
-        """Return how many pairs a split has."""
         return int(self._split(split).num_pairs)
 
     def sources(
         self, split: str, rows: Iterable[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return questions, int64 [rows, source_time], and their lengths, int64 [rows].
-
-        Rows beyond the last are left out.
-        """
         pairs = self._split(split)
         return pad_sources([pairs.source(row) for row in rows if row < pairs.num_pairs])
 
     def references(self, split: str) -> list[str]:
-        """Return the answers of a split as they are in the file."""
         pairs = self._split(split)
         return [pairs.texts(row)[1] for row in range(pairs.num_pairs)]
 
     def pair(self, split: str, row: int) -> tuple[str, str]:
-        """Return a question of a split and its answer as they are in the file."""
         return self._split(split).texts(row)
 
     def write(self, ids: Sequence[int]) -> str:
-        """Return the text of an answer's ids."""
         if self.words is None:
             raise TypeError("this text has no answers")
         return self.words.write(ids)

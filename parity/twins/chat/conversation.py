@@ -38,21 +38,16 @@ _PROMPT = "> "
 
 
 class PairCodec(Protocol):
-    """How the network reads questions and writes answers; data/load.py makes it."""
+    """How the network reads questions and writes answers; data/load.py describes it."""
 
     source_vocabulary: Any
     target_vocabulary: Any
 
     def read(self, question: str, earlier: Sequence[str] = ()) -> np.ndarray:
-        """Return the ids of a question; raise a UsageError if there are none.
-
-        Args:
-          question: the question.
-          earlier: the conversation before it, questions and answers in turn.
-        """
+        """Return the ids of a question."""
 
     def examples(self, question: str = "") -> list[str]:
-        """Return words of questions that are known, those like the question's first."""
+        """Return words of questions that are known."""
 
     def write(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's ids."""
@@ -195,7 +190,13 @@ def _answer_file(
         raise UsageError(f"{options.input}: there is no question in it")
     empty = [number for number, ids in enumerate(lines_of_file, start=1) if ids is None]
     _tell_empty(str(options.input), empty)
-    _check_outputs(options, questions, _max_tokens(trained, options))
+    # before any work
+    if options.attention_plot is not None:
+        longest = _max_tokens(trained, options)
+        check_attention(options.attention_plot, [len(ids) for ids in questions], longest)
+        check_output(options.attention_plot)
+    if options.output is not None:
+        check_output(options.output)
     _tell(trained.notes)
     model, words = make_model(), trained.words
     written, pictures = list[str](), list[Attention]()
@@ -235,17 +236,6 @@ def _answers(
             part = questions[start : start + _QUESTIONS_PER_BATCH]
             yield from _answer(model, part, trained, options, start)
             bar.update(len(part))
-
-
-def _check_outputs(
-    options: ChatOptions, questions: Sequence[np.ndarray], max_tokens: int
-) -> None:
-    """Check before any work that the requested files can be written."""
-    if options.attention_plot is not None:
-        check_attention(options.attention_plot, [len(ids) for ids in questions], max_tokens)
-        check_output(options.attention_plot)
-    if options.output is not None:
-        check_output(options.output)
 
 
 def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:

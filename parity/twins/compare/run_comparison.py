@@ -20,7 +20,7 @@ rounding that the training amplifies; it is reported, not judged.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,8 +39,8 @@ from parity.twins.compare.decoded_answers import DecodedFinding, compare_searche
 from parity.twins.compare.disagreement import departing_sides, find_disagreement
 from parity.twins.compare.evaluation import EvaluationRung
 from parity.twins.compare.intended_differences import IntendedDifferences
-from parity.twins.compare.oracle_steps import OneStep, OracleSteps
-from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
+from parity.twins.compare.oracle_steps import OracleSteps
+from parity.twins.compare.oracle_tensors import OracleTensors
 from parity.twins.compare.pair_comparison import (
     PairComparison,
     check_replicas,
@@ -67,7 +67,22 @@ from parity.twins.trace.side import TrainedSide, labels_of, pairs_of
 
 Tensors = Mapping[str, np.ndarray]
 
-Expectations = Mapping[str, Mapping[str, Tensors]]
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of all sides, and what the oracle expects of it.
+
+    Attributes:
+      number: the step's number.
+      tensors: label -> what that side recorded.
+      inputs: label -> the inputs of that side's step.
+      expected: `ORACLE` or `ONE_STEP` -> label -> what the oracle expects of that side.
+    """
+
+    number: int
+    tensors: Mapping[str, Tensors]
+    inputs: Mapping[str, StepInputs]
+    expected: Mapping[str, Mapping[str, Tensors]]
 
 
 class RunComparison(StepComparison):
@@ -174,11 +189,11 @@ class RunComparison(StepComparison):
             self._end_at(step, unlike, judge=judge)
             return
         inputs = self._oracles.inputs(step, tensors)
-        expected = self._oracles.take(step, tensors, inputs)
+        now = _Step(step, tensors, inputs, self._oracles.take(step, tensors, inputs))
         if judge:
-            self._judge(step, tensors, inputs, expected)
-        self._add_growth(step, lambda: self._distances(step, tensors, expected))
-        self._add_to_causes(step, tensors, inputs, expected[ONE_STEP])
+            self._judge(now)
+        self._add_growth(step, lambda: self._distances(now))
+        self._add_to_causes(now)
         self._one_step.remember(tensors)
         for side, recorded in tensors.items():
             update = RecordedUpdate.of(recorded)
@@ -194,21 +209,10 @@ class RunComparison(StepComparison):
             self._end_growth(f"step {step}: {first.place.tensor} has {first.problem}")
         self._left = 0
 
-    def _judge(
-        self,
-        step: int,
-        tensors: Mapping[str, Tensors],
-        inputs: Mapping[str, StepInputs],
-        expected: Expectations,
-    ) -> None:
-        """Compare a step rung by rung.
-
-        Args:
-          inputs: label -> the inputs of that side's step.
-          expected: `ORACLE` or `ONE_STEP` -> label -> what the oracle expects of that side.
-        """
-        free = self._compare_free_runs(step, tensors, expected[ORACLE])
-        found = self._compare_one_steps(step, tensors, inputs, expected[ONE_STEP])
+    def _judge(self, now: _Step) -> None:
+        """Compare a step rung by rung."""
+        step, tensors, oracle = now.number, now.tensors, now.expected[ORACLE]
+        free, found = self._compare_free_runs(now), self._compare_one_steps(now)
         pairs = self._judged_pairs()
         if any(name in recorded for recorded in tensors.values() for name in DECODED):
             self._decoded += compare_searches(self.spec, step, tensors, pairs)
@@ -219,70 +223,90 @@ class RunComparison(StepComparison):
         self._conclude(step, self._without_amplified_rounding(free, found))
         # they may have stopped being judged with this very step
         judged = [*free, *found] if self.judges_free_runs else found
-        self._add_to_history(step, tensors, expected[ORACLE], free, judged)
-        self._oracle = expected[ORACLE]
-        self._coverage.step(step, tensors, inputs, self._oracle)
-        # what was evaluated after the step is no part of what the oracle's step computes
-        if self.mismatches and not self.mismatches[0].check:
-            self._explain(step, tensors, inputs, expected)
-
-    def _add_to_history(
-        self,
-        step: int,
-        tensors: Mapping[str, Tensors],
-        expected: Mapping[str, Tensors],
-        found: Sequence[Finding],
-        judged: Sequence[Finding],
-    ) -> None:
-        """Add a step to what the figures show.
-
-        Args:
-          expected: label -> what the oracle, training by itself, expects of that side.
-          found: findings of the step, that of the first pair first if there is a pair.
-          judged: those whose shares count.
-        """
         self._history.add(
             step,
             {side: float(each["loss/global"]) for side, each in tensors.items()},
-            found[0].distances if self._pairs else {},
+            free[0].distances if self._pairs else {},  # those of the first pair come first
             [each.shares for each in judged],
-            {side: float(expected[side]["loss/global"]) for side in tensors},
+            {side: float(oracle[side]["loss/global"]) for side in tensors},
         )
+        self._oracle = oracle
+        self._coverage.step(step, tensors, now.inputs, oracle)
+        # what was evaluated after the step is no part of what the oracle's step computes
+        if self.mismatches and not self.mismatches[0].check:
+            self._explain(now)
 
-    def _distances(
-        self, step: int, tensors: Mapping[str, Tensors], expected: Expectations
-    ) -> dict[tuple[str, str], Mapping[str, Distance]]:
+    def _distances(self, now: _Step) -> dict[tuple[str, str], Mapping[str, Distance]]:
         """Measure all distances of the first wrong step, or of one after it."""
+        step, tensors = now.number, now.tensors
         losses = {side: float(each["loss/global"]) for side, each in tensors.items()}
-        losses["oracle"] = float(expected[ORACLE][next(iter(tensors))]["loss/global"])
+        losses["oracle"] = float(now.expected[ORACLE][next(iter(tensors))]["loss/global"])
         self._history.add_losses_after(step, losses)
         compared = {(a, b): (tensors[a], tensors[b]) for a, b in self._pairs}
-        for other, of_side in expected.items():
+        for other, of_side in now.expected.items():
             compared |= {(side, other): (tensors[side], of_side[side]) for side in tensors}
         return {
             pair: self._pairwise.compare(a, b, pair, step, judge=False).distances
             for pair, (a, b) in compared.items()
         }
 
-    def _explain(
-        self,
-        step: int,
-        tensors: Mapping[str, Tensors],
-        inputs: Mapping[str, StepInputs],
-        expected: Expectations,
-    ) -> None:
+    def _explain(self, now: _Step) -> None:
         """Find who departs in the first wrong step, and the evidence and the cause of it."""
         self._of_mismatch["disagreement"] = find_disagreement(
-            self.mismatches, self.sides, self.spec.training.dtype, tensors, expected
+            self.mismatches, self.sides, self.spec.training.dtype, now.tensors, now.expected
         )
-        evidence = gather_evidence(
-            self.verdict, self.spec, self.names, tensors, inputs, self._one_step, step
-        )
+        departing = self.verdict.departing()
+        evidence = self._evidence(now, departing)
         self._of_mismatch["evidence"] = evidence
-        told = self._other_tokens(tensors, evidence)
-        self._of_mismatch["explanations"] = told or explain(
-            self.verdict, self.spec, evidence, tensors
+        told = self._other_tokens(now.tensors, evidence)
+        self._of_mismatch["explanations"] = told or self._explanations(
+            now.tensors, evidence, departing
         )
+
+    def _evidence(self, now: _Step, departing: list[str]) -> dict[str, Evidence]:
+        """Return label -> evidence, for the sides that depart, or for two sides."""
+        first, tensors = self.mismatches[0].place.tensor, now.tensors
+        found = {}
+        for side in departing or list(tensors)[:2]:
+            recorded, rounding = tensors[side], None
+            if departing:
+                expected = now.expected[ONE_STEP][side]
+                rounding = self._one_step.rounding[side]
+            else:
+                expected = tensors[next(other for other in tensors if other != side)]
+            both = [name for name in self.names if name in recorded and name in expected]
+            bounds = bounds_of(self.spec.training.dtype, rounding)
+            found_here = compare_step(recorded, expected, ("", ""), now.number, both, bounds)
+            wrong = [mismatch.place.tensor for mismatch in found_here.mismatches]
+            wrong += [
+                n for n in recorded if n.startswith(("replicas/", "read/")) and n == first
+            ]
+            found[side] = Evidence(recorded.get(first), expected.get(first), tuple(wrong))
+        return found
+
+    def _explanations(
+        self,
+        tensors: Mapping[str, Tensors],
+        evidence: Mapping[str, Evidence],
+        departing: list[str],
+    ) -> tuple[Explanation, ...]:
+        """Return how the first wrong tensor of a side is made of the right values."""
+        first, spec = self.mismatches[0].place.tensor, self.spec
+        told: dict[str, str] = {}
+        for side, seen in evidence.items():
+            a, b = seen.expected, seen.found
+            if a is None or b is None or rounded(b, a):  # the report has a line for a rounding
+                continue
+            of = next((other for other in evidence if other != side), "")
+            of = f"the {ORACLE}" if departing else of
+            recorded = tensors[side]
+            at_ends = ends_of_rows(b, a, lengths_of(spec, first, recorded))
+            axes, known = axes_of(spec, first, b.shape, recorded), numbers_of(spec, recorded)
+            for says in [at_ends] if at_ends else explanations(b, a, axes, known):
+                told.setdefault(says, says.format(a=of, b=side))
+            if not departing:
+                break
+        return tuple(Explanation(first, sentence) for sentence in told.values())
 
     def _other_tokens(
         self, tensors: Mapping[str, Tensors], evidence: Mapping[str, Evidence]
@@ -303,17 +327,12 @@ class RunComparison(StepComparison):
                 told.append(Explanation(name, says))
         return tuple(told)
 
-    def _add_to_causes(
-        self,
-        step: int,
-        tensors: Mapping[str, Tensors],
-        inputs: Mapping[str, StepInputs],
-        exact: Mapping[str, Tensors],
-    ) -> None:
+    def _add_to_causes(self, now: _Step) -> None:
         """Look for the causes of the first mismatch, and drop those that do not hold."""
         evidence = self._of_mismatch.get("evidence")
         if not self.mismatches or (evidence and departing_sides(self.mismatches)):
-            found = self._causes.add(step, tensors, inputs, exact, evidence)
+            exact = now.expected[ONE_STEP]
+            found = self._causes.add(now.number, now.tensors, now.inputs, exact, evidence)
             sought = self._seeks_causes and bool(evidence)
             self._of_mismatch |= {"confirmed": found, "cause_sought": sought}
 
@@ -323,9 +342,8 @@ class RunComparison(StepComparison):
             return []
         return [pair for pair in self._pairs if self._known.comparable(*pair)]
 
-    def _compare_free_runs(
-        self, step: int, tensors: Mapping[str, Tensors], expected: Mapping[str, Tensors]
-    ) -> list[Finding]:
+    def _compare_free_runs(self, now: _Step) -> list[Finding]:
+        step, tensors, expected = now.number, now.tensors, now.expected[ORACLE]
         judge, judged = self.judges_free_runs, self._judged_pairs()
         found = [
             self._compare(tensors[a], tensors[b], (a, b), step, judge=(a, b) in judged)
@@ -352,13 +370,8 @@ class RunComparison(StepComparison):
         first = self._pairwise.first(a, b, found, rounding)
         return replace(found, mismatches=(first,) if first else ())
 
-    def _compare_one_steps(
-        self,
-        step: int,
-        tensors: Mapping[str, Tensors],
-        inputs: Mapping[str, StepInputs],
-        expected: Mapping[str, Tensors],
-    ) -> list[Finding]:
+    def _compare_one_steps(self, now: _Step) -> list[Finding]:
+        step, tensors, expected = now.number, now.tensors, now.expected[ONE_STEP]
         found = []
         for side, recorded in tensors.items():
             replicas = check_replicas(recorded, side, step, self.names)
@@ -369,7 +382,7 @@ class RunComparison(StepComparison):
             ]
         self._one_step.forget_rounding()
         for side, recorded in tensors.items():
-            rounding = self._one_step.measure(side, inputs[side], recorded, expected[side])
+            rounding = self._one_step.measure(side, now.inputs[side], recorded, expected[side])
             with self._known.oracle_of(side):
                 sides = side, ONE_STEP
                 found.append(
@@ -445,68 +458,3 @@ def compare_traces(
     if comparison.mismatches:
         add_losses_after(comparison.verdict.history, by_label, steps, "loss/global")
     return replace(comparison.verdict, cut=cut)
-
-
-def gather_evidence(
-    verdict: RunVerdict,
-    spec: Spec,
-    names: list[str],
-    tensors: Mapping[str, Tensors],
-    inputs: Mapping[str, StepInputs],
-    one_step: OneStep,
-    step: int,
-) -> dict[str, Evidence]:
-    """Return label -> evidence, for the sides that depart from the oracle, or for two sides.
-
-    Args:
-      verdict: holds the mismatches of the step.
-      names: the tensors of a step, in the order of computation.
-      tensors: label -> what that side recorded.
-      inputs: label -> the inputs of that side's step.
-      one_step: computes what the oracle expects, from what a side recorded before.
-    """
-    first, departing = verdict.mismatches[0].place.tensor, verdict.departing()
-    found = {}
-    for side in departing or list(tensors)[:2]:
-        recorded = tensors[side]
-        own = inputs[side]
-        expected: Tensors = one_step.expected(side, own, step, recorded)
-        rounding = None
-        if departing:
-            expected = with_replica_losses(expected, recorded, own)
-            rounding = one_step.rounding[side]
-        else:
-            expected = tensors[next(other for other in tensors if other != side)]
-        both = [name for name in names if name in recorded and name in expected]
-        bounds = bounds_of(spec.training.dtype, rounding)
-        differing = compare_step(recorded, expected, ("", ""), step, both, bounds).mismatches
-        wrong = [mismatch.place.tensor for mismatch in differing]
-        wrong += [n for n in recorded if n.startswith(("replicas/", "read/")) and n == first]
-        found[side] = Evidence(recorded.get(first), expected.get(first), tuple(wrong))
-    return found
-
-
-def explain(
-    verdict: RunVerdict,
-    spec: Spec,
-    evidence: Mapping[str, Evidence],
-    tensors: Mapping[str, Tensors],
-) -> tuple[Explanation, ...]:
-    """Return how what a side recorded of the first wrong tensor is made of the right values."""
-    first, departing = verdict.mismatches[0].place.tensor, verdict.departing()
-    told: dict[str, str] = {}
-    for side, seen in evidence.items():
-        a, b = seen.expected, seen.found
-        if a is None or b is None or rounded(b, a):  # the report has a line for a rounding
-            continue
-        of = (
-            f"the {ORACLE}" if departing else next(other for other in evidence if other != side)
-        )
-        recorded = tensors[side]
-        at_ends = ends_of_rows(b, a, lengths_of(spec, first, recorded))
-        axes, known = axes_of(spec, first, b.shape, recorded), numbers_of(spec, recorded)
-        for says in [at_ends] if at_ends else explanations(b, a, axes, known):
-            told.setdefault(says, says.format(a=of, b=side))
-        if not departing:
-            break
-    return tuple(Explanation(first, sentence) for sentence in told.values())

@@ -56,14 +56,6 @@ class IntendedDifference:
     loss: float = 0.0
     exact_loss: float = 0.0
 
-    def add_uneven(self, step: int, tokens: list[int], distance: float) -> None:
-        """Add a step in which replicas had different numbers of real tokens."""
-        self.uneven += 1
-        if self.first is None:
-            self.first, self.tokens, self.distance = step, tokens, distance
-        if self.largest_at is None or distance > self.largest:
-            self.largest, self.largest_at = distance, step
-
     def to_json(self) -> dict[str, Any]:
         """Return plain values, and the sentence that describes them."""
         return asdict(self) | {"story": str(self)}
@@ -135,7 +127,12 @@ class IntendedDifferences:
         apart = _norm([averaged[name] - exact[name] for name in names])
         whole = _norm([exact[name] for name in names])
         distance = apart / whole if whole else 0.0
-        self.found[label].add_uneven(step, _tokens(recorded), distance)
+        found = self.found[label]
+        found.uneven += 1
+        if found.first is None:
+            found.first, found.tokens, found.distance = step, _tokens(recorded), distance
+        if found.largest_at is None or distance > found.largest:
+            found.largest, found.largest_at = distance, step
 
     def add_losses(self, label: str, step: int, recorded: Tensors, exact: Tensors) -> None:
         """Keep the losses of the last compared step, of the side and of the exact training."""

@@ -28,7 +28,7 @@ from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Axes
 from parity.twins.spec.replaceable import original
 from parity.twins.spec.spec import Spec
-from parity.twins.spec.step_arrays import zero_padding
+from parity.twins.spec.step_arrays import axis_sizes, shape_of, zero_padding
 
 
 @dataclass(frozen=True)
@@ -211,24 +211,16 @@ def split(whole: Share, sizes: Sequence[int]) -> list[Share]:
 
 def joined(spec: Spec, parts: Sequence[Arrays], batch: Mapping[str, np.ndarray]) -> Arrays:
     """Join the replicas' activations, each padded with zeros."""
-    axes = NETWORKS[spec.network].activations(spec.model)
+    axes, sizes = NETWORKS[spec.network].activations(spec.model), axis_sizes(spec, batch)
     found = {}
     for name in parts[0]:
-        arrays = [part[name] for part in parts]
-        shape = np.max([array.shape[1:] for array in arrays], axis=0)
-        for place, axis in enumerate(axes[name][1:]):
-            if str(axis) in NETWORKS[spec.network].lengths:
-                of_batch = next(
-                    batch[n].shape[1]
-                    for n, its in NETWORKS[spec.network].batch.items()
-                    if axis in its
-                )
-                shape[place] = of_batch
-        padded = [
-            np.pad(a, [(0, 0), *((0, m - s) for m, s in zip(shape, a.shape[1:], strict=True))])
-            for a in arrays
-        ]
-        found[name] = zero_padding(spec, axes[name], np.concatenate(padded), batch)
+        whole = np.zeros(shape_of(axes[name], sizes), parts[0][name].dtype)
+        start = 0
+        for array in (part[name] for part in parts):
+            rows = slice(start, start + len(array))
+            whole[(rows, *map(slice, array.shape[1:]))] = array
+            start += len(array)
+        found[name] = zero_padding(spec, axes[name], whole, batch)
     return found
 
 

@@ -100,16 +100,6 @@ def median_ratio(readings: Mapping[str, list[float]], a: str, b: str) -> float:
     return statistics.median(one / other for one, other in pairs)
 
 
-def median_and_spread(values: list[float]) -> dict[str, Any]:
-    """Return the median of some values, and their range as `spread`."""
-    return {"median": statistics.median(values), "spread": [min(values), max(values)]}
-
-
 def median_field(summaries: list[dict[str, Any]], name: str) -> float:
     """Return the median over some runs of one field of their summaries."""
     return float(statistics.median(summary[name] for summary in summaries))
-
-
-def highest_field(summaries: Mapping[str, list[dict[str, Any]]], name: str) -> dict[str, float]:
-    """Return, by label, the highest value over its runs of one field of their summaries."""
-    return {label: max(each[name] for each in runs) for label, runs in summaries.items()}

@@ -12,6 +12,7 @@ import hashlib
 import json
 import platform
 import shutil
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +29,6 @@ from parity.twins.bench.history import compare_with_history
 from parity.twins.bench.product_rates import ProductRates, noise, product_rates
 from parity.twins.bench.ratios import (
     check_losses,
-    highest_field,
-    median_and_spread,
     median_field,
     ratios_to_peers,
     scaling,
@@ -219,13 +218,19 @@ def _values(
         "steps": options.steps,
         "rounds": len(readings[cases[0].label]),
         "readings": readings,
-        "throughput": {label: median_and_spread(each) for label, each in readings.items()},
+        "throughput": {
+            label: {"median": statistics.median(each), "spread": [min(each), max(each)]}
+            for label, each in readings.items()
+        },
         "product_limit": rates.limit,
         "product_rates": rates.large,
         "step_product_rate": rates.of_step,
         "share_of_limit": _shares(summaries, rates.limit),
         "share_of_step_products": _shares(summaries, rates.of_step),
-        "waiting_share": highest_field(summaries, "waiting_share"),
+        "waiting_share": {
+            label: max(run["waiting_share"] for run in runs)
+            for label, runs in summaries.items()
+        },
         "seconds_to_first_step": {
             label: median_field(each, "seconds_to_first_step")
             for label, each in summaries.items()

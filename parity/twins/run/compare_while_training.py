@@ -182,7 +182,7 @@ def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> Com
     verdict = comparison.verdict
     if verdict.matches:
         _finish(running, traces, keep=options.keep_traces)
-        verdict = verdict.with_checks([*steps.repeated(), *steps.witnessed()])
+        verdict = verdict.with_checks(steps.findings())
     versions = {
         name: version
         for trace in traces.values()
@@ -229,39 +229,28 @@ class StepsToCheck:
     def watched(
         self, steps: Iterable[Mapping[str, Mapping]]
     ) -> Iterator[Mapping[str, Mapping]]:
-        """Yield steps, and add each once the next one is asked for."""
+        """Yield steps, and keep of each what later checks need once it was compared."""
         for step, tensors in enumerate(steps):
             yield tensors
-            self.add(step, tensors)
+            for label, found in self._recorded.items():
+                found.add(step, tensors[label])
+            for label in self._repeat:
+                if label not in self._differing:
+                    other = tensors[repeated(label)]
+                    names = self._comparison.names
+                    different = compare_repeated(label, step, tensors[label], other, names)
+                    if different is not None:
+                        self._differing[label] = different
+            if self._witness is not None:
+                self._witness.add(step, tensors)
 
-    def add(self, step: int, tensors: Mapping[str, Mapping]) -> None:
-        """Add one step, after it was compared.
-
-        Args:
-          tensors: label -> recorded tensors, of the repeated runs as well.
-        """
-        for label, found in self._recorded.items():
-            found.add(step, tensors[label])
-        for label in self._repeat:
-            if label not in self._differing:
-                other = tensors[repeated(label)]
-                names = self._comparison.names
-                different = compare_repeated(label, step, tensors[label], other, names)
-                if different is not None:
-                    self._differing[label] = different
-        if self._witness is not None:
-            self._witness.add(step, tensors)
-
-    def repeated(self) -> list[Finding]:
-        """Return whether the repeated runs were the same."""
-        return [
+    def findings(self) -> list[Finding]:
+        """Return whether the repeated runs were the same, and what was found of the witness."""
+        same = [
             find_in_exact_check("repeat", (label, repeated(label)), self._differing.get(label))
             for label in self._repeat
         ]
-
-    def witnessed(self) -> list[Finding]:
-        """Return what was found of the witness."""
-        return [] if self._witness is None else self._witness.findings
+        return same if self._witness is None else [*same, *self._witness.findings]
 
 
 def _start_witness(run: PlannedRun, witness: str) -> SideProcess:

@@ -66,11 +66,6 @@ class PlannedRun:
         """Return whether the network writes answers."""
         return NETWORKS[self.spec.network].decodes
 
-    @property
-    def trains(self) -> bool:
-        """Return whether the sides train without recording, too."""
-        return self.options.throughput
-
     def in_precision(self, dtype: str) -> "PlannedRun":
         """Return the same run in another precision."""
         return replace(self, spec=self.spec.replace(dtype=dtype))

@@ -80,8 +80,8 @@ def _check_witness(planned: PlannedRun) -> None:
 def _phases_of(planned: PlannedRun) -> int:
     """Return how many phases a run has that finds no mismatch."""
     options = planned.options
-    answers = planned.trains and options.wants("answers") and planned.decodes
-    return 1 + len(options.dtype) + options.wants("resume") + planned.trains + answers
+    answers = options.throughput and options.wants("answers") and planned.decodes
+    return 1 + len(options.dtype) + options.wants("resume") + options.throughput + answers
 
 
 def prove(planned: PlannedRun) -> Outcome:
@@ -102,7 +102,9 @@ def prove(planned: PlannedRun) -> Outcome:
             if compared.verdict.matches and following is not None:
                 # its graphs are built while the resumed runs leave a core idle
                 running = stack.enter_context(start_recorded(following))
-            verdict = _judge(run, compared, outcome, trains=run.dtype == last and run.trains)
+            verdict = _judge(
+                run, compared, outcome, trains=run.dtype == last and run.options.throughput
+            )
             covered = (*verdict.coverage, *check_facts(verdict, network))
             outcome.verdicts.append(replace(verdict, coverage=covered))
             if not verdict.matches:

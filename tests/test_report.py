@@ -13,8 +13,8 @@ from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
 from parity.report.mismatch import describe_mismatch
 from parity.report.table import WIDTH, wrapped
-from parity.report.terminal import UNSEEN, WITNESSES, coloured, not_covered_line, report_text
-from parity.report.verdict_tables import rung_table, staleness_table
+from parity.report.terminal import coloured, not_covered_line, report_text
+from parity.report.verdict_tables import rung_table
 from parity.trace.reader import Trace
 from parity.twins.compare.first_mismatch import (
     is_every_gradient,
@@ -22,6 +22,7 @@ from parity.twins.compare.first_mismatch import (
     nearest_to_loss,
 )
 from parity.twins.compare.run_comparison import compare_traces
+from parity.twins.compare.run_tables import UNSEEN, WITNESSES, staleness_table
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Evidence, Outcome, RunVerdict
 from parity.twins.spec.spec import preset

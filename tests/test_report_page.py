@@ -34,9 +34,10 @@ from parity.report.heat_map import AFTER, COLOURS, WRONG
 from parity.report.mismatch import first_lines, mismatch_story
 from parity.report.terminal import notes
 from parity.report.verdict_page import report_html
-from parity.report.verdict_tables import rung_table, training_table
+from parity.report.verdict_tables import rung_table
 from parity.trace.ranks import open_side
 from parity.twins.compare.decoded_answers import Tie
+from parity.twins.compare.run_tables import training_table
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
 from parity.twins.launch.processes import ROOT

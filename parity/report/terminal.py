@@ -12,18 +12,13 @@ from parity.report.verdict_tables import (
     case_meanings,
     coverage_table,
     growth_table,
+    part_of_run,
     rung_table,
-    staleness_table,
-    training_table,
-    where,
+    tables_of_run,
 )
-from parity.trace.rungs import WITNESS
 
-_STALENESS = (
-    "In an asynchronous run each step is one update by one replica, and its staleness is the "
-    "number of other updates that were applied after the replica had read the weights. The "
-    "oracle computes each gradient from the weights that were read, and each update from the "
-    "weights just before it."
+USED = (
+    '"used" is the largest share of its bound that any element used; above 100% is a mismatch.'
 )
 
 
@@ -40,30 +35,6 @@ def headline(values: dict[str, Any]) -> str:
     )
 
 
-# What the sides and the oracle share, and the tests that stand for it.
-WITNESSES = (
-    "text",
-    "masks",
-    "schedule",
-    "initial_values",
-    "replicas",
-    "search",
-    "scores",
-    "pytorch",
-)
-UNSEEN = (
-    "The oracle does not see a mistake that it shares with the sides: batches, targets and "
-    "<eos>, when the state is reset, dropout's masks and scale, the schedule of the learning "
-    "rate, initial values, the length penalty. Tests stand for these: tests/test_witness_*.py, "
-    f"of {', '.join(WITNESSES)}; docs/witnesses.md says how."
-)
-_ADDS = "--witness pytorch trains the same steps in PyTorch as well, which does not share most."
-_ADDED = (
-    "On the rung witness, PyTorch trained the same steps, and shares of these only initial "
-    "values, the order of an epoch and which units are dropped."
-)
-
-
 def notes(values: dict[str, Any]) -> list[str]:
     """Return how to read the table of rungs, and what is special about this run."""
     lines = [
@@ -73,10 +44,6 @@ def notes(values: dict[str, Any]) -> list[str]:
         "bound times the largest magnitude in its tensor, plus the step bound times the "
         "largest magnitude in all tensors of its kind at that step.",
     ]
-    used = (
-        '"used" is the largest share of its bound that any element used; above 100% is a '
-        "mismatch."
-    )
     lines += [
         f"{label} was {where}: only the steps that all traces hold are compared."
         for label, where in values["runs"][0].get("cut", {}).items()
@@ -93,67 +60,8 @@ def notes(values: dict[str, Any]) -> list[str]:
             f"Judged by {how}, not element by element: {some_of(names)}."
             for how, names in by.items()
         ]
-        return [*lines, used, *_declarations(values["runs"][0]["bounds"])]
-    lines.append(
-        'The column "one step" is judged as well. There the oracle computes forward, loss '
-        "and gradient from the weights that the side had before the step, so that one "
-        "wrong layer shows in all three; and clipping, optimizer and weight each from what "
-        "the side itself computed just before. A tensor may differ by the rounding bound "
-        "times its rounding error, which is measured on the oracle."
-    )
-    lines += [_steps_unmeasured(r) for r in values["runs"] if "rounding_not_measured" in r]
-    if any(run["dtype"] == "float32" for run in values["runs"]):
-        lines.append(
-            "In float32 the distances between the sides, and from the oracle's own training, "
-            'are reported and not judged; "one step" is, and what must be exact.'
-        )
-    lines.append(used)
-    if any("staleness" in run for run in values["runs"]):
-        lines.append(_STALENESS)
-    for run in values["runs"]:
-        if "amplified" in run:
-            a, b = run["amplified"]["sides"]
-            lines.append(
-                f"{run['dtype']}: this training amplifies rounding so much that {a} and {b} "
-                f"first exceed the bound in {where(run['amplified'])}, although every rung of "
-                "every step is right; from there on it is judged like float32."
-            )
-    for run in values["runs"]:
-        lines += [f"{run['dtype']}: {tie['story']}" for tie in run.get("ties", [])]
-        known = run.get("known_differences", [])
-        lines += [f"{run['dtype']}: {each['story']}." for each in known]
-    lines += _unchecked(values["runs"])
-    if values["trainings"]:
-        lines.append(
-            "Trained alone: where untraced, answers and counting were checked, they judge "
-            "losses, the later ones by what rounding alone does to them, perplexities, BLEU, "
-            "exact answers, checkpoints and the tokens that speeds rest on; losses beyond step "
-            "100, but for two at the end, and seconds are reported, not judged."
-        )
-    witnessed = any(WITNESS in run["rungs"] for run in values["runs"])
-    return [*lines, f"{UNSEEN} {_ADDED if witnessed else _ADDS}"]
-
-
-def _steps_unmeasured(run: dict[str, Any]) -> str:
-    """Say in how many steps rounding was not measured, and what their shares mean."""
-    return (
-        f"{run['dtype']}: in {len(run['rounding_not_measured'])} of {run['steps']} steps "
-        "rounding was not measured: no difference would exceed its bound even if rounding "
-        "were 2.5 (forward), 6 (attention) or 4 times (loss, gradient) smaller than in the "
-        "steps before. "
-        "Their shares are those of the bounds measured before."
-    )
-
-
-def _unchecked(runs: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each reason for which rungs of whole runs were not checked."""
-    reached = {rung for run in runs for rung in run["rungs"]}
-    checks: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for check, reason in run.get("unchecked", {}).items():
-            if check not in reached:
-                checks.setdefault(reason, {})[check] = None
-    return [f"Not checked: {', '.join(names)}: {reason}." for reason, names in checks.items()]
+        return [*lines, USED, *_declarations(values["runs"][0]["bounds"])]
+    return [*lines, *part_of_run("notes", values)]
 
 
 def _declarations(bounds: list[dict[str, Any]]) -> list[str]:
@@ -232,7 +140,7 @@ def report_text(values: dict[str, Any]) -> str:
 def _tables_of_rungs(values: dict[str, Any]) -> list[str]:
     """Return the tables of what was compared and trained, with how to read them."""
     lines = [rung_table(values).text(), "", *notes(values), ""]
-    for table in (training_table(values), staleness_table(values), coverage_table(values)):
+    for table in (*tables_of_run(values).values(), coverage_table(values)):
         lines += [table.text(), ""] if table.rows else []
     missing = not_covered_line(values)
     return [*lines, missing, ""] if missing else lines

@@ -20,8 +20,7 @@ from parity.report.terminal import covered_line, headline, not_covered_line, not
 from parity.report.verdict_tables import (
     coverage_table,
     rung_table,
-    staleness_table,
-    training_table,
+    tables_of_run,
 )
 
 # The figures of a section in the page's order, and how the table of contents calls them.
@@ -51,8 +50,7 @@ def report_html(values: dict[str, Any]) -> str:
         **_verdict(values),
         rungs=rung_table(values),
         notes=notes(values),
-        trainings=training_table(values),
-        stale=staleness_table(values),
+        **tables_of_run(values),
         coverage=coverage_table(values, explained=True),
         covered_line=covered_line(values),
         not_covered=not_covered_line(values),

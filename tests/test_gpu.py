@@ -26,10 +26,9 @@ ELSEWHERE = {
 }
 
 
-def run(python, *words):
-    return subprocess.run(
-        [python, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+def run(python, *words, **options):
+    words = [python, *map(str, words)]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, **options)
 
 
 @pytest.mark.parametrize("kernels", ["fast", "plain"])
@@ -97,14 +96,8 @@ def test_processors_train_to_the_same_bits(tmp_path, folder):
 @pytest.mark.parametrize("folder", ["paddle_impl", "tf_impl"])
 def test_without_a_gpu_there_is_one_line(tmp_path, folder):
     out = f"--out={tmp_path / 'run'}"
-    hidden = {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [PYTHON, f"{folder}/train.py", *FLAGS, "--device=gpu", out],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)} | hidden,
-    )
+    given = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done = run(PYTHON, f"{folder}/train.py", *FLAGS, "--device=gpu", out, env=given)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(
         "error: --device is 'gpu', but no GPU is found"

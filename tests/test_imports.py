@@ -64,6 +64,7 @@ LABORATORY = (
     ("commands",),
 )
 LEVELS = {"parity": LIBRARY, "parity/twins": LABORATORY}
+TESTS = {each.stem for each in (ROOT / "tests").glob("*.py")} | {"tests"}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
@@ -87,11 +88,6 @@ def imported(path: Path) -> set[str]:
     return {name.split(".")[0] for name in imported_modules(path)}
 
 
-def test_there_is_something_to_check():
-    assert {path.parent.relative_to(ROOT).parts[0] for path in FILES} == set(PACKAGES)
-    assert imported(ROOT / "paddle_impl" / "layers.py") == {"paddle", "parity"}
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_one_way(path):
     package = path.relative_to(ROOT).parts[0]
@@ -102,6 +98,11 @@ def test_imports_point_one_way(path):
             assert any(f"{module}.".startswith(f"{each}.") for each in allowed), module
     own = (PEERS | WATCHERS).get(name, OWN_FRAMEWORK.get(package, set()))
     assert names & FRAMEWORKS <= own
+    of_tests = TESTS if path.name == "pytest_plugin.py" else TESTS | {"pytest"}
+    assert not names & of_tests
+    assert path.parent.name == "peers" or not any(
+        f"{module}.".startswith("parity.twins.peers.") for module in imported_modules(path)
+    )
 
 
 def room_of(module: str) -> tuple[str, str] | None:
@@ -167,22 +168,6 @@ def test_the_library_names_the_laboratory_in_one_place():
             text = path.read_text(encoding="utf-8")
             named = re.search(r"['\"]parity\.twins", text)
             assert bool(named) == (name == "parity/base/laboratory.py"), name
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_imports_a_test(path):
-    tests = {each.stem for each in (ROOT / "tests").glob("*.py")}
-    pytests = path.name == "pytest_plugin.py"
-    assert not imported(path) & (tests | {"tests"} | (set() if pytests else {"pytest"}))
-
-
-def test_nothing_imports_a_peer():
-    for path in FILES:
-        if path.parent.name != "peers":
-            text = path.read_text(encoding="utf-8")
-            assert not re.search(
-                r"^\s*(from|import) parity\.twins\.peers", text, re.MULTILINE
-            ), path
 
 
 def test_no_module_hides_a_framework_or_a_library():

@@ -6,6 +6,7 @@ import re
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import FRAMEWORKS, SIGNALS, assert_one_line, flags, start, wait_for
 
@@ -40,7 +41,7 @@ def trainings(process) -> dict[str, int]:
     def all_there() -> bool:
         for server in children(process.pid):
             # its name is not there yet between fork and exec
-            for name in {*FRAMEWORKS} & {*command_line(server)}:
+            for name in {*FRAMEWORKS} & {*psutil.Process(server).cmdline()}:
                 found[name] = [server]
                 while below := children(found[name][-1]):
                     found[name].append(below[0])
@@ -50,16 +51,11 @@ def trainings(process) -> dict[str, int]:
     return {name: line[-1] for name, line in found.items()}
 
 
-def command_line(pid: int) -> list[str]:
-    """Return the words that a process was started with."""
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-
-
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started; none of one that has just ended."""
     try:
-        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    except FileNotFoundError:
+        return [each.pid for each in psutil.Process(pid).children()]
+    except psutil.NoSuchProcess:
         return []
 
 
@@ -72,8 +68,8 @@ def writes_to(pid: int) -> str:
 
 def alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -95,16 +91,9 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
     assert json.loads(extra.read_text()) == report
     assert (out / "report.txt").read_text() == said
     assert said.splitlines()[-1].startswith("verdict: match")
-    expected = {
-        "verdict": "match",
-        "network": "language-model",
-        "preset": "tiny",
-        "dtype": ["float64", "float32"],
-        "replicas": 2,
-        "steps": 3,
-        "first_mismatch": None,
-    }
-    assert {name: report[name] for name in expected} == expected
+    assert (report["verdict"], report["first_mismatch"]) == ("match", None)
+    assert (report["network"], report["preset"]) == ("language-model", "tiny")
+    assert (report["dtype"], report["steps"]) == (["float64", "float32"], 3)
     assert set(report["versions"]) >= {"paddle", "tensorflow", "numpy", "python"}
     assert list(report["rungs"]) == [*RUNGS, "resume", "repeat"]
     for name, rung in report["rungs"].items():

@@ -1,12 +1,8 @@
 """The documentation's site, opened from the disk in a real browser."""
 
-import subprocess
-import sys
-
 import pytest
 from browser import Browser
-
-from parity.twins.launch.processes import ROOT
+from conftest import run_python
 
 SEARCH = """
 document.querySelector("[data-md-toggle=search]").click();
@@ -19,16 +15,9 @@ field.dispatchEvent(new Event("keyup"));
 @pytest.mark.thorough
 @pytest.mark.browser
 def test_pages_from_the_disk_are_searched_in_either_language(tmp_path):
-    build = (
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--quiet",
-        "--site-dir",
-        tmp_path / "site",
+    run_python(
+        "-m", "mkdocs", "build", "--quiet", f"--site-dir={tmp_path / 'site'}", check=True
     )
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     window = Browser(tmp_path / "profile")
     try:
         for page, language, word in (

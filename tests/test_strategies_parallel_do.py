@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conftest import assert_one_line, flags
 
 # What follows up to the next rule runs in a process of the framework.
 
@@ -173,9 +172,3 @@ def test_what_would_compute_something_else_is_refused(frameworks):
         "unequal": "rows of the inputs: {'x': 2, 'y': 3}; allowed: one number, at least 2",
         "one row": "rows of the inputs: {'x': 1, 'y': 1}; allowed: one number, at least 2",
     }
-
-
-def test_stages_are_not_for_this_strategy(frameworks, text, cache):
-    words = flags(strategy="parallel-do", stages=2, data=text, cache=cache)
-    line = assert_one_line(*frameworks["paddle"].train(*words).wait()[::2])
-    assert "--stages is 2; not allowed for the strategy" in line

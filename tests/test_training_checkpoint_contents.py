@@ -1,6 +1,7 @@
 """A checkpoint whose hash is right but whose content is not is refused in one line."""
 
 import json
+import shutil
 import struct
 
 import numpy as np
@@ -119,17 +120,9 @@ CONTENTS = {
     ),
     "no model": (in_spec(None, "model", "null"), "its model is None; allowed: a mapping"),
     "a field too many": (in_spec("model", "more", "1"), "its model has 'more'; allowed: v"),
-    "a size in words": (
-        in_spec("model", "hidden_size", '"6"'),
-        "--hidden-size is '6'; allowed: a whole number",
-    ),
     "a truth for a size": (
         in_spec("model", "hidden_size", "true"),
         "--hidden-size is True; allowed: a whole number",
-    ),
-    "a size too large": (
-        in_spec("model", "hidden_size", "1" + "0" * 30),
-        "--hidden-size is 1000",
     ),
     "layers without end": (
         in_spec("model", "num_layers", "1" + "0" * 18),
@@ -170,11 +163,7 @@ def trained(frameworks, text, cache, tmp_path_factory):
 @pytest.fixture
 def copies(trained, tmp_path):
     """Return a folder with copies of both checkpoints."""
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
-    for path in trained.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
+    return shutil.copytree(trained, tmp_path / "checkpoints")
 
 
 @pytest.fixture

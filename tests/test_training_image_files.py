@@ -22,7 +22,7 @@ def sentences(count=3):
     return found
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 16])
+@pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_panel_has_the_tokens_and_the_weights(count):
     drawn = sentences(count)
     figure = attention_figure(drawn)
@@ -97,17 +97,8 @@ def test_matplotlib_itself_says_nothing(tmp_path):
         "plot_attention([(['a'], ['b'], np.ones((1, 1)))], path)\n"
     )
     (tmp_path / "file").touch()
-    done = run_python(
-        "-W",
-        "default",
-        "-c",
-        code,
-        env={
-            "PATH": "",
-            "HOME": str(tmp_path / "file"),
-            "MPLCONFIGDIR": str(tmp_path / "file"),
-        },
-        check=True,
-    )
+    nowhere = str(tmp_path / "file")
+    environment = {"PATH": "", "HOME": nowhere, "MPLCONFIGDIR": nowhere}
+    done = run_python("-W", "default", "-c", code, env=environment, check=True)
     assert done.stderr == ""
     assert (tmp_path / "a.png").exists()

@@ -73,14 +73,28 @@ def test_keras_trains_the_same(run_both, text, cache, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_keras_says_what_it_has_no_twin_of(text, cache, tmp_path):
-    given = flags(**PLAIN | {"keep": 0.5}, data=text, cache=cache, out=tmp_path)
-    assert "keep 0.5" in assert_one_line(*peer("keras", *given))
+try:
+    check_installed(["pytorch"])
+    HAS_TORCH = True
+except UsageError:
+    HAS_TORCH = False
+
+REFUSED = [
+    ("keras", "--keep=0.5", "keep 0.5"),
+    ("keras", "--trace=trace", "not allowed for keras"),
+]
+if HAS_TORCH:
+    REFUSED += [
+        ("pytorch", "--strategy=hogwild", "allowed for pytorch: distributed-data-parallel"),
+        ("pytorch", "--device=gpu", "for pytorch"),
+        ("pytorch", "--profile=x", "for pytorch"),
+    ]
 
 
-def test_a_peer_takes_no_trace(text, cache, tmp_path):
-    given = flags(**PLAIN, data=text, cache=cache, trace=tmp_path / "trace")
-    assert "not allowed for keras" in assert_one_line(*peer("keras", *given))
+@pytest.mark.parametrize(("name", "word", "said"), REFUSED)
+def test_a_peer_says_what_it_cannot_do(name, word, said, text, cache, tmp_path):
+    given = flags(**PLAIN, data=text, cache=cache, out=tmp_path)
+    assert said in assert_one_line(*peer(name, *given, word))
 
 
 # whole trainings
@@ -110,13 +124,7 @@ def side_summary(frameworks):
     return train
 
 
-try:
-    check_installed(["pytorch"])
-    _HAS_TORCH = True
-except UsageError:
-    _HAS_TORCH = False
-
-if _HAS_TORCH:  # it is in no lock: a user of the peers brings it, or names a Python that has it
+if HAS_TORCH:  # it is in no lock: a user of the peers brings it, or names a Python that has it
 
     @pytest.mark.parametrize(
         ("name", "replicas"), [("language model", 1), *((name, 2) for name in NETWORKS)]
@@ -137,11 +145,6 @@ if _HAS_TORCH:  # it is in no lock: a user of the peers brings it, or names a Py
         expected = side_losses({"tensorflow": Trace(tmp_path / "trace")})
         found = peer_losses("pytorch", tmp_path / "peer", *flags(**given, replicas=2))
         np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-    def test_pytorch_has_one_strategy(text, cache, tmp_path):
-        given = flags(**PLAIN, data=text, cache=cache, out=tmp_path, strategy="hogwild")
-        said = "'hogwild'; allowed for pytorch: distributed-data-parallel"
-        assert said in assert_one_line(*peer("pytorch", *given))
 
     @pytest.mark.parametrize("replicas", [1, 2])
     @pytest.mark.parametrize("loss_per", ["token", "row"])
@@ -180,13 +183,3 @@ if _HAS_TORCH:  # it is in no lock: a user of the peers brings it, or names a Py
         assert found["steps"] == 0
         assert found["test_perplexity"] == pytest.approx(side["test_perplexity"], rel=1e-9)
         assert (found["bleu"], found["exact_answers"]) == (side["bleu"], side["exact_answers"])
-
-    @pytest.mark.parametrize(
-        "word",
-        ["--device=gpu", "--profile=x"],
-        ids=lambda word: word[2:7],
-    )
-    def test_the_twin_says_what_it_cannot_do(word, text, cache, tmp_path):
-        words = flags(**WHOLE, data=text, cache=cache, out=tmp_path)
-        line = assert_one_line(*peer("pytorch", *words, word))
-        assert "for pytorch" in line

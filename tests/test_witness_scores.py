@@ -108,15 +108,6 @@ ANSWERS = ["the cat sat on the mat", "there is a red car here", "I do not know"]
 REFERENCES = ["the cat sat on the red mat", "there is a red car in here", "I do not know that"]
 
 
-def test_bleu_is_that_of_the_paper():
-    """The answers are shorter than the references: exchanged, they would score otherwise."""
-    found = bleu(ANSWERS, REFERENCES, "spaces")["score"]
-    assert found == pytest.approx(papineni(ANSWERS, REFERENCES), rel=1e-12)
-    assert abs(found - papineni(REFERENCES, ANSWERS)) > 1
-    worked = 100 * math.exp(1 - 19 / 16) * (16 / 16 * 11 / 13 * 8 / 10 * 5 / 7) ** (1 / 4)
-    assert found == pytest.approx(worked, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("segmenter", "answers", "references", "options"),
     [

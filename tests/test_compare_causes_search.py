@@ -159,17 +159,6 @@ def test_a_number_is_solved_for(spec, name, number):
     assert "{}" not in sentence
 
 
-def test_near_twins_are_told_apart():
-    step = planted("stream")
-    for name in (
-        "gates i and f exchanged",
-        "gates i and o exchanged",
-        "gates f and o exchanged",
-    ):
-        found, _ = step.confirmed(step.with_mistake(step.suspect(name).ways[0]))
-        assert [each.suspect for each in found] == [name]
-
-
 @pytest.mark.parametrize("spec", ["stream", "general"])
 @pytest.mark.parametrize(
     "tensor", ["forward/token_loss", "gradient/softmax/kernel", "clipped_gradient/softmax/bias"]

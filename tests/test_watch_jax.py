@@ -15,8 +15,6 @@ from moved_numbers import assert_moved
 import parity.jax
 from parity import Trace, assert_match
 from parity.base.errors import UsageError
-from parity.cli.command_line import main
-from parity.cli.commands import parity as command
 from parity.pair.perturbation import VARIABLE, environment
 
 pytestmark = pytest.mark.jax
@@ -255,50 +253,6 @@ def test_linen_s_training_computes_the_same_and_is_seen_whole(tmp_path, compiled
     for rung in ("forward", "activation_gradient"):
         assert {f"{rung}/{name}" for name in outputs} <= tensors.keys()
     assert "forward/out#1" not in tensors  # the evaluation
-
-
-def test_a_state_of_linen_takes_over_weights(tmp_path):
-    import jax
-    import optax
-    from flax import linen as nn
-    from flax.training.train_state import TrainState
-
-    class State(TrainState):
-        batch_stats: dict
-
-    class Model(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return nn.Dense(3)(nn.BatchNorm(use_running_average=False)(nn.Dense(5)(x)))
-
-    def trained(seed, folder):
-        x, model = np.random.default_rng(1).random((8, 4)), Model()
-        variables = model.init(jax.random.key(seed), x)
-        variables["batch_stats"]["BatchNorm_0"]["mean"] += seed
-        state = State.create(apply_fn=model.apply, tx=optax.sgd(0.1), **variables)
-
-        def loss(params):
-            held = {"params": params, "batch_stats": state.batch_stats}
-            y, new = state.apply_fn(held, x, mutable=["batch_stats"])
-            return (y**2).mean(), new
-
-        with parity.jax.watch(folder, model, state):
-            gradients, new = jax.grad(loss, has_aux=True)(state.params)
-            state.apply_gradients(grads=gradients, **new)
-        return state
-
-    a, b, file, weights = map(tmp_path.joinpath, "abfw")
-    original, port = trained(1, a), trained(2, b)
-    assert main(command, ["align", str(a), str(b), "-o", str(file)]) == 0
-    words = ["--map", str(file), "-o", str(weights)]
-    assert main(command, ["weights", str(a), *words]) == 0
-    taken = parity.jax.load(port, weights)
-    for what in ("params", "batch_stats"):
-        found, expected = getattr(taken, what), getattr(original, what)
-        assert jax.tree.all(jax.tree.map(np.array_equal, found, expected))
-    assert not np.array_equal(*(e.params["Dense_0"]["kernel"] for e in (port, original)))
-    with pytest.raises(UsageError, match=r"BatchNorm_0\.mean.* which the model has not"):
-        parity.jax.load(port.params, weights)
 
 
 def test_a_function_is_seen_where_it_is_tapped(tmp_path):

@@ -7,16 +7,31 @@ from oracle_side import recorded_steps, small_spec
 from parity.base.errors import NumericFailure, UsageError
 from parity.compare.steps import compare_step
 from parity.compare.tensors import Place, check_numbers, compare_tensor
+from parity.trace.rungs import CHECKS, WITNESS
 from parity.trace.tolerances import EXACT, TABLE, Tolerance
 from parity.twins.compare.preconditions import check_shapes
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.trace.contents import tensor_names
 
 SIDES = ("left", "right")
+STEPS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas", "decode"]
+RUNGS = [*STEPS, *CHECKS, WITNESS]
+EXACT_RUNGS = {"batch", "replicas", "resume", "repeat", "untraced", "counting", WITNESS}
 
 
 def compare(a, b, tolerance=EXACT, name="weight/x", step=3):
     return compare_tensor(np.asarray(a), np.asarray(b), SIDES, step, name, tolerance)
+
+
+def test_every_rung_has_a_tolerance_in_both_precisions():
+    assert set(TABLE) == {(dtype, rung) for dtype in ("float32", "float64") for rung in RUNGS}
+    for (dtype, rung), tolerance in TABLE.items():
+        exact = rung in EXACT_RUNGS
+        assert (tolerance == EXACT) == exact
+        # float64 rounding is 1e9 times finer: its bounds must not be those of float32
+        if not exact:
+            assert 0 < tolerance.floor <= tolerance.relative
+            assert tolerance.relative <= (1e-10 if dtype == "float64" else 1e-4)
 
 
 @pytest.mark.parametrize(("dtype", "rung"), [key for key in TABLE if TABLE[key] != EXACT])
@@ -63,6 +78,14 @@ def test_what_is_no_number_never_passes(a, b):
         assert mismatch is not None
         assert mismatch.place.index == (len(a) - 1,)
         assert mismatch.count >= 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((2, 3), (3, 2)), ((6,), (2, 3)), ((1, 3), (3, 3)), ((), (1,))]
+)
+def test_shapes_are_not_made_to_fit(a, b):
+    _, mismatch = compare(np.ones(a), np.ones(b), Tolerance(1, 1))
+    assert mismatch.problem == f"shape {list(a)} against {list(b)}"
 
 
 def test_the_worst_element_is_by_absolute_difference_the_mismatch_by_what_is_allowed():

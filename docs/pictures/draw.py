@@ -14,7 +14,7 @@ from pathlib import Path
 from docs.pictures.chinese import chinese
 from docs.pictures.flows import draw_flow
 from docs.pictures.strategy_flows import FLOWS
-from docs.pictures.timelines import TIMELINES, draw_timeline
+from docs.pictures.timelines import TIMELINES
 
 FOLDER = Path(__file__).resolve().parent.parent / "images" / "strategies"
 LANGUAGES = {".": ("en", str), "zh": ("zh-CN", chinese)}  # a folder each
@@ -25,8 +25,8 @@ def drawn() -> Iterator[tuple[Path, str]]:
     for folder, (language, say) in LANGUAGES.items():
         for name, flow in FLOWS.items():
             yield FOLDER / folder / f"{name}.svg", draw_flow(flow(), say, language)
-        for name, timeline in TIMELINES.items():
-            yield FOLDER / folder / f"{name}.svg", draw_timeline(timeline(), say, language)
+        for name, draw in TIMELINES.items():
+            yield FOLDER / folder / f"{name}.svg", draw(say, language)
 
 
 def main() -> int:

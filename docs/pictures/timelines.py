@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from docs.pictures.canvas import WIDTH, Canvas
@@ -99,111 +98,52 @@ def _exchange() -> Any:
     return Attempts()
 
 
-@dataclass(frozen=True)
-class Panel:
-    """The lanes of some stages, with a title above."""
+def draw_pipelines(say: Callable[[str], str], language: str) -> str:
+    """Return the timeline of two stages with one, two and four micro-batches, as SVG.
 
-    title: str
-    passes: Sequence[Pass]
-
-
-@dataclass(frozen=True)
-class Pipelines:
-    """Pipelines below each other, on one scale of time."""
-
-    title: str
-    panels: Sequence[Panel]
-    note: str
-
-
-@dataclass(frozen=True)
-class Workers:
-    """The updates of asynchronous workers."""
-
-    title: str
-    updates: Sequence[Update]
-    note: str
-
-
-def pipelines() -> Pipelines:
-    """Return the timeline of two stages with one, two and four micro-batches."""
-    return Pipelines(
-        "layers: what two stages compute when, with 1, 2 and 4 micro-batches",
-        [
-            Panel(f"--stages 2 --micro-batches {count}", pipeline_passes(2, count))
-            for count in (1, 2, 4)
-        ],
-        "F, B: forward and backward pass of a micro-batch; B is assumed to take twice as long",
-    )
-
-
-def workers() -> Workers:
-    """Return the timeline of three workers by a schedule that is drawn."""
-    return Workers(
-        "asynchronous: three workers by --schedule 1 --staleness 2",
-        DrawnSchedule(seed=1, workers=3, staleness=2).between(0, 4),
-        "bar: from a worker’s read to its update; number: the staleness of the update",
-    )
-
-
-TIMELINES: dict[str, Callable[[], Pipelines | Workers]] = {
-    "layers-timeline": pipelines,
-    "asynchronous-timeline": workers,
-}
-
-
-def draw_timeline(
-    timeline: Pipelines | Workers, say: Callable[[str], str], language: str
-) -> str:
-    """Return a timeline as the text of an SVG file; the arguments are those of `draw_flow`."""
-    draw = _draw_pipelines if isinstance(timeline, Pipelines) else _draw_workers
-    return draw(timeline, say, language)
-
-
-def _draw_pipelines(timeline: Pipelines, say: Callable[[str], str], language: str) -> str:
-    end = max(each.stop for panel in timeline.panels for each in panel.passes)
+    Args:
+      say, language: as for `draw_flow`.
+    """
+    stages, panels = 2, {count: pipeline_passes(2, count) for count in (1, 2, 4)}
+    end = max(each.stop for passes in panels.values() for each in passes)
     scale = (WIDTH - _LEFT - _RIGHT) / (end + 1)
-    heights = [20 + _LANE * len(_stages(panel)) + 14 for panel in timeline.panels]
-    canvas = Canvas(sum(heights) + 44, say(timeline.title), language)
+    height = 20 + _LANE * stages + 14
+    title = "layers: what two stages compute when, with 1, 2 and 4 micro-batches"
+    canvas = Canvas(height * len(panels) + 44, say(title), language)
     top = 12.0
-    for panel, height in zip(timeline.panels, heights, strict=True):
-        canvas.text(_LEFT, top + 8, [panel.title], align="left", bold=True)
-        for stage in _stages(panel):
+    for count, passes in panels.items():
+        words = f"--stages {stages} --micro-batches {count}"
+        canvas.text(_LEFT, top + 8, [words], align="left", bold=True)
+        for stage in range(stages):
             y = top + 20 + stage * _LANE
             canvas.text(14, y + _LANE / 2, [say(f"stage {stage}")], align="left")
             canvas.box(
                 _LEFT, y + 2, WIDTH - _LEFT - _RIGHT, _LANE - 4, "lane", "lane", corner=4
             )
-        for each in panel.passes:
+        for each in passes:
             kind = "data" if each.direction == "forward" else "gradient"
             name = f"{each.direction[0].upper()}{each.micro_batch}"
             y = top + 20 + each.stage * _LANE + (_LANE - _BAR) / 2
-            _bar(
-                canvas,
-                _LEFT + each.start * scale,
-                (each.stop - each.start) * scale,
-                y,
-                kind,
-                name,
-            )
-        last = max(each.stop for each in panel.passes)
-        tall = _LANE * len(_stages(panel)) - (_LANE - _BAR)
+            width = (each.stop - each.start) * scale
+            _bar(canvas, _LEFT + each.start * scale, width, y, kind, name)
+        last = max(each.stop for each in passes)
+        tall = _LANE * stages - (_LANE - _BAR)
         y = top + 20 + (_LANE - _BAR) / 2
         canvas.box(
             _LEFT + last * scale + 2, y, scale - 4, tall, "weights", "weights line", corner=4
         )
         canvas.text(_LEFT + (last + 0.5) * scale, y + tall / 2, [say("U")], bold=True, size=9.5)
         top += height
-    canvas.text(14, top + 6, [say(timeline.note)], align="left", size=9.5, colour="faint")
-    canvas.text(
-        14, top + 20, [say("U: one update, with the gradients of all micro-batches")],
-        align="left", size=9.5, colour="faint",
-    )  # fmt: skip
+    takes = (
+        "F, B: forward and backward pass of a micro-batch; B is assumed to take twice as long"
+    )
+    _note(canvas, 14, top + 6, say(takes))
+    _note(canvas, 14, top + 20, say("U: one update, with the gradients of all micro-batches"))
     return canvas.svg()
 
 
-def _stages(panel: Panel) -> range:
-    return range(1 + max(each.stage for each in panel.passes))
+def _note(canvas: Canvas, x: float, y: float, text: str) -> None:
+    canvas.text(x, y, [text], align="left", size=9.5, colour="faint")
 
 
 def _bar(canvas: Canvas, x: float, width: float, y: float, kind: str, name: str) -> None:
@@ -211,21 +151,21 @@ def _bar(canvas: Canvas, x: float, width: float, y: float, kind: str, name: str)
     canvas.text(x + width / 2, y + _BAR / 2, [name], bold=True, size=9.5)
 
 
-def _draw_workers(timeline: Workers, say: Callable[[str], str], language: str) -> str:
-    updates = timeline.updates
-    count = 1 + max(update.worker for update in updates)
+def draw_workers(say: Callable[[str], str], language: str) -> str:
+    """Return the timeline of three workers by a schedule that is drawn, as SVG.
+
+    Args:
+      say, language: as for `draw_flow`.
+    """
+    count = 3
+    updates = DrawnSchedule(seed=1, workers=count, staleness=2).between(0, 4)
+    title = "asynchronous: three workers by --schedule 1 --staleness 2"
+    read = "bar: from a worker’s read to its update; number: the staleness of the update"
     step = (WIDTH - _LEFT - _RIGHT) / (len(updates) + 0.6)
     lane, top, weights = 40.0, 84.0, 46.0
-    canvas = Canvas(top + count * lane + 42, say(timeline.title), language)
+    canvas = Canvas(top + count * lane + 42, say(title), language)
     canvas.text(14, weights + 12, [say("weights")], align="left")
-    canvas.text(
-        _LEFT,
-        22,
-        [say("each update makes the next version of the weights")],
-        align="left",
-        size=9.5,
-        colour="faint",
-    )
+    _note(canvas, _LEFT, 22, say("each update makes the next version of the weights"))
     for version in range(len(updates) + 1):
         width = (step if version < len(updates) else 0.6 * step) - 3
         x = _LEFT + version * step + 1.5
@@ -243,8 +183,7 @@ def _draw_workers(timeline: Workers, say: Callable[[str], str], language: str) -
     for start, stop, worker, staleness in bars:
         y = top + worker * lane + (lane - _BAR) / 2
         _bar(canvas, start, stop - start, y, "data", str(staleness))
-    y = top + count * lane + 16
-    canvas.text(14, y, [say(timeline.note)], align="left", size=9.5, colour="faint")
+    _note(canvas, 14, top + count * lane + 16, say(read))
     return canvas.svg()
 
 
@@ -255,3 +194,9 @@ def worker_bars(
     for number, (worker, read) in enumerate(updates):
         start = _LEFT + (read + 0.14 + 0.16 * worker) * step
         yield start, _LEFT + (number + 1) * step - 1, worker, number - read
+
+
+TIMELINES: dict[str, Callable[[Callable[[str], str], str], str]] = {
+    "layers-timeline": draw_pipelines,
+    "asynchronous-timeline": draw_workers,
+}

@@ -74,43 +74,33 @@ class Setting:
         return {"replicas": self.replicas, "strategy": entry.name, **values}
 
 
+_GIVEN = {  # of both networks
+    "embedding_size": 6,
+    "hidden_size": 8,
+    "batch_size": _ROWS,
+    "keep": 0.7,
+    "clip_norm": 0.1,
+    "learning_rate": 0.05,
+    "decay": 0.5,
+    "decay_after": 1,
+    "epochs": 3,
+    "dtype": "float64",
+    # larger than usual: with small weights every gate would be close to one half
+    "initial_scale": 0.5,
+}
+
+
 def _language_model(**changes: Any) -> Spec:
-    given = {
-        "embedding_size": 6,
-        "hidden_size": 8,
-        "vocabulary_size": 40,
-        "time": 6,
-        "batch_size": _ROWS,
-        "keep": 0.7,
-        "clip_norm": 0.1,
-        "learning_rate": 0.05,
-        "decay": 0.5,
-        "decay_after": 1,
-        "epochs": 3,
-        "dtype": "float64",
-        # larger than usual: with small weights every gate would be close to one half
-        "initial_scale": 0.5,
-    }
+    given = _GIVEN | {"vocabulary_size": 40, "time": 6}
     return preset("language-model", "tiny").replace(**given | changes)
 
 
 def _seq2seq(**changes: Any) -> Spec:
-    given = {
-        "embedding_size": 6,
-        "hidden_size": 8,
+    given = _GIVEN | {
         "source_vocabulary_size": 40,
         "target_vocabulary_size": 40,
         "source_segmenter": "spaces",
         "target_segmenter": "spaces",
-        "batch_size": _ROWS,
-        "keep": 0.7,
-        "clip_norm": 0.1,
-        "learning_rate": 0.05,
-        "decay": 0.5,
-        "decay_after": 1,
-        "epochs": 3,
-        "dtype": "float64",
-        "initial_scale": 0.5,
         "bidirectional": False,
         "num_layers": 2,
     }

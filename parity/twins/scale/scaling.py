@@ -11,12 +11,10 @@ from parity.base.progress import ProgressBar
 from parity.report.save import save_report
 from parity.twins.cli.options import ScaleOptions
 from parity.twins.scale.quantities import parse_compute, parse_link, parse_links
-from parity.twins.scale.terminal import scale_text
+from parity.twins.scale.terminal import SCALINGS, scale_text
 from parity.twins.scale.timed_step import ENGINES, RUNS, Measured, timed_step
 from parity.twins.scale.workload import STRATEGIES, Cluster, Workload, gradients
 from parity.twins.spec.spec import Spec
-
-_SCALINGS = ("weak", "strong")
 
 
 def scale(spec: Spec, options: ScaleOptions, command: str) -> str:
@@ -95,7 +93,7 @@ def _curves(work: Workload, cluster: Cluster, most: int) -> dict[str, Any]:
     """
     ranks = [2**i for i in range(most.bit_length()) if 2**i <= most]
     found: dict[str, Any] = {"ranks": ranks}
-    for scaling in _SCALINGS:
+    for scaling in SCALINGS:
         found[scaling] = {
             strategy: _curve(work, strategy, ranks, scaling, cluster) for strategy in STRATEGIES
         }

@@ -29,11 +29,6 @@ class Gradients(NamedTuple):
     embeddings: float
     sparse: float
 
-    @property
-    def touched(self) -> float:
-        """Return the bytes of the touched rows."""
-        return self.sparse - (self.dense - self.embeddings)
-
 
 @lru_cache(maxsize=4096)
 def gradients(spec: Spec, rows: float) -> Gradients:

@@ -6,7 +6,8 @@ from pathlib import Path
 # Replaces this script's folder: modules are imported by their full names, from the checkout.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from parity.base.process import stop_in_one_line, use_huge_pages
+from parity.base.process import stop_in_one_line
+from parity.twins.launch.huge_pages import use_huge_pages
 
 stop_in_one_line()
 

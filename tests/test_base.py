@@ -30,9 +30,9 @@ from parity.base.files import (
     write_whole,
 )
 from parity.base.locks import LOCK, only_writer
-from parity.base.process import with_huge_pages
 from parity.base.progress import ByteProgressBar, Phases, ProgressBar, begin_phase, say
 from parity.base.text import escaped
+from parity.twins.launch.huge_pages import with_huge_pages
 from parity.twins.launch.processes import ROOT
 from parity.twins.training.train_steps import TrainingProgress
 
@@ -385,7 +385,8 @@ def test_remarks_are_escaped(capsys):
 TUNABLES = "GLIBC_TUNABLES"
 SAY = (
     "import json, os, sys; sys.path.insert(0, {root!r}); "
-    "from parity.base.process import use_huge_pages; print(os.getpid(), flush=True); "
+    "from parity.twins.launch.huge_pages import use_huge_pages; "
+    "print(os.getpid(), flush=True); "
     "use_huge_pages(); print(json.dumps([os.environ[{name!r}], sys.argv[1:]]))"
 )
 

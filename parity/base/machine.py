@@ -1,4 +1,4 @@
-"""This machine: its processor, its cores, its memory, and what an allocation asked for."""
+"""This machine: its processor, its cores, and what an allocation asked for."""
 
 import datetime
 import math
@@ -8,8 +8,6 @@ import re
 import resource
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -93,35 +91,6 @@ _UNITS = "BKMGTPE"
 _FULL = ("can't start new thread", "Resource temporarily unavailable")
 
 
-def memory_limit() -> tuple[int, str]:
-    """Return how many bytes this process may still ask for at most, and what sets that limit.
-
-    Only `ulimit -v` is about this process alone; of the others all of it counts as free.
-    """
-    limits = []
-    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if allowed != resource.RLIM_INFINITY:
-        limits.append((max(0, allowed - _address_space()), "ulimit -v"))
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            limits.append((int(Path("/sys/fs/cgroup", name).read_text()), "the control group"))
-        except (OSError, ValueError):  # none, or "max"
-            continue
-    found = re.findall(r"^(?:MemTotal|SwapTotal): +(\d+) kB", _meminfo(), re.MULTILINE)
-    if found:
-        limits.append((1024 * sum(map(int, found)), "the machine"))
-    return min(limits, default=(2**63, "the machine"))
-
-
-def too_large(what: str, needed: int, limit: tuple[int, str]) -> str:
-    """Return the message about something that can never fit."""
-    return (
-        f"out of memory: {what} {in_words(needed)}, and {limit[1]} leaves "
-        f"{in_words(limit[0])}; allowed: a smaller --hidden-size, --embedding-size, "
-        "--num-layers, --vocabulary-size or --batch-size, fewer --replicas, or more memory"
-    )
-
-
 def out_of_memory(error: BaseException) -> str | None:
     """Return the message about memory or a thread that there was no room for; None for others.
 
@@ -150,15 +119,6 @@ def out_of_memory(error: BaseException) -> str | None:
     return f"out of memory: there was no room{of_size}; {allowed}"
 
 
-def require_memory(size: int) -> None:
-    """Check that so many bytes could be had now, before a library that ends the process asks.
-
-    Raises:
-      MemoryError: if they could not; NumPy says how many they were.
-    """
-    np.empty(size, np.uint8)
-
-
 def asked_for(message: str) -> int | None:
     """Return the number of bytes that an allocator says it could not get, if it says so."""
     tensor = _TENSOR.search(message)
@@ -179,19 +139,3 @@ def in_words(size: int) -> str:
     if size < 2**30:
         return f"{size / 2**20:,.1f} MiB"
     return f"{size / 2**30:,.1f} GiB"
-
-
-def _address_space() -> int:
-    """Return how many bytes of addresses this process has."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except OSError:
-        return 0
-    return pages * resource.getpagesize()
-
-
-def _meminfo() -> str:
-    try:
-        return Path("/proc/meminfo").read_text()
-    except OSError:
-        return ""

@@ -2,17 +2,15 @@
 
 By default the C library returns every large array to the kernel, which provides the next one as
 pages of 4,096 bytes that are zeroed and mapped one by one: a fifth of the time of a training
-step whose logits are 45 MB. Both ways to avoid that are specific to glibc, and have no effect
-elsewhere.
+step whose logits are 45 MB. What avoids that is specific to glibc, and has no effect elsewhere.
 """
 
 import atexit
 import ctypes
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,9 +130,6 @@ def keep_stop_handlers() -> Iterator[None]:
 # Parameters of mallopt(3), from <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
-# See "Memory Allocation Tunables" in the manual of the GNU C Library; since 2.35.
-_TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
-
 
 def keep_freed_memory() -> None:
     """Make the C library keep freed memory, in one pool for all threads."""
@@ -143,26 +138,3 @@ def keep_freed_memory() -> None:
         library.mallopt(_ARENA_MAX, 1)
         library.mallopt(_MMAP_THRESHOLD, 1 << 30)
         library.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
-
-
-def use_huge_pages() -> None:
-    """Re-exec with large arrays on pages of 2 MB, unless GLIBC_TUNABLES already says which.
-
-    The C library reads the variable only once, when a program starts. Call this before anything
-    else.
-    """
-    environment = with_huge_pages(os.environ)
-    if environment != dict(os.environ):
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
-
-
-def with_huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with which a program uses huge pages.
-
-    If it already has a setting for them, that is kept.
-    """
-    tunables = environment.get(_TUNABLES, "")
-    if _HUGE_PAGES in tunables:
-        return dict(environment)
-    wanted = ":".join([*filter(None, [tunables]), f"{_HUGE_PAGES}=1"])
-    return {**environment, _TUNABLES: wanted}

@@ -40,10 +40,11 @@ from typing import Any, NoReturn, TypeVar
 
 from parity.base.errors import DEFECT_STATUS, SideFailed, UsageError
 from parity.base.plugins import load_plugins
-from parity.base.process import die_with_parent, stop_signals, with_huge_pages
+from parity.base.process import die_with_parent, stop_signals
 from parity.cli.command_line import print_error
 from parity.trace.reader import Trace
 from parity.twins.launch.edited_source import Edit, EditedSource, edited_texts
+from parity.twins.launch.huge_pages import with_huge_pages
 from parity.twins.launch.processes import (
     ROOT,
     interpreter,

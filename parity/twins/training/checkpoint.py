@@ -20,7 +20,6 @@ from safetensors.numpy import save
 
 from parity.base.errors import UsageError
 from parity.base.files import open_regular, read_file, reason, remove_file, write_whole
-from parity.base.machine import require_memory
 from parity.base.text import decimal, parse_json
 from parity.twins.spec.spec import Spec
 from parity.twins.training.checkpoint_contents import Checkpoint as Checkpoint
@@ -29,6 +28,7 @@ from parity.twins.training.checkpoint_contents import (
     checked_contents,
     contents_of,
 )
+from parity.twins.training.needed_memory import require_memory
 
 FORMAT = "2"  # since 2 the spec has a part for text, and vocabularies are in the folder
 _NAME = re.compile(r"step-\d{8}\.safetensors")

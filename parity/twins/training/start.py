@@ -10,7 +10,6 @@ from typing import cast
 import numpy as np
 
 from parity.base.errors import Interrupted, UsageError
-from parity.base.machine import memory_limit, too_large
 from parity.base.progress import say
 from parity.twins.cli.command_line import train_command
 from parity.twins.cli.options import TrainOptions
@@ -31,6 +30,7 @@ from parity.twins.training.layout import (
     smallest_batch,
 )
 from parity.twins.training.loop import Run
+from parity.twins.training.needed_memory import memory_limit, too_large
 from parity.twins.training.process_group import number_of_workers, process_group
 from parity.twins.training.rank_agreement import (
     StopRequest,

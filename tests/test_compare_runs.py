@@ -178,7 +178,7 @@ def test_an_activation_of_another_shape_is_a_mismatch_of_that_side(run):
     verdict = climbed(spec, steps, wrong)
     first = verdict.mismatches[0]
     assert (first.place.tensor, first.place.step) == ("forward/logits", 1)
-    assert first.problem == "shape [19, 7] against [5, 4, 7]"
+    assert first.problem == "shape [19, 7] in tensorflow-2, [5, 4, 7] in the oracle"
     assert verdict.departing() == ["tensorflow-2"]
 
 
@@ -313,7 +313,7 @@ def test_batches_of_other_sizes_are_a_mismatch_that_ends_the_comparison(run):
     verdict = climbed(spec, steps, [*steps[:2], *small[2:]])
     first = verdict.mismatches[0]
     assert (first.rung, first.place.tensor, first.place.step) == ("batch", "batch/tokens", 2)
-    assert first.problem == "shape [5, 4] against [3, 4]"
+    assert first.problem == "shape [5, 4] in paddle-2, [3, 4] in tensorflow-2"
     assert verdict.steps == 3
 
 

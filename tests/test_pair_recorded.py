@@ -636,7 +636,7 @@ def test_types_are_part_of_equality(pair, capsys):
     line = printed.splitlines()[0]
     assert "batch/tokens" in line
     assert "step 1" in line
-    assert "type int64 against float64" in line
+    assert "type int64 in original, float64 in port" in line
     assert "why: the values are equal, their types are not" in printed
 
 

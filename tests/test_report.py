@@ -184,10 +184,10 @@ def test_report_holds_what_is_promised(verdict, matches):
     assert ("only paddle-2 differs from the oracle" in text) is not matches
     if not matches:
         assert text.splitlines()[:2] == [
-            f"mismatch in {TENSOR}, step 4: 3 of 12 elements",
+            f"mismatch of paddle-2 in {TENSOR}, step 4: 3 of 12 elements",
             "  who: only paddle-2 differs from the oracle; paddle-1, tensorflow-1 and",
         ]
-        assert coloured(text, values).startswith("\x1b[31mmismatch in")
+        assert coloured(text, values).startswith("\x1b[31mmismatch of")
 
 
 def long_values(verdict):

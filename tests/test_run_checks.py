@@ -215,7 +215,7 @@ def test_a_side_with_another_number_of_real_tokens_is_named(run):
     given = {"edits": (edit,), "checks": ("none",), "throughput": False}
     first = run(SPEC.replace(vocabulary_size=8), **given)["first_mismatch"]
     assert (first["tensor"], first["step"]) == ("forward/logits", 0)
-    assert first["problem"] == "shape [22, 8] against [7, 5, 8]"
+    assert first["problem"] == "shape [22, 8] in tensorflow-2, [7, 5, 8] in the oracle"
     assert "only tensorflow-2 differs" in first["blame"]
 
 

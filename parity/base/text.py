@@ -125,3 +125,9 @@ def some_of(names: list[str], most: int = 5) -> str:
     """Return the first of some names, quoted, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + more
+
+
+def in_series(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them: "a, b and c"."""
+    names = list(names)
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.tensors import Distance, Mismatch, Place, compare_tensor
+from parity.compare.tensors import Distance, Mismatch, Place, compare_tensor, of_each
 from parity.trace.folder import crc32
 from parity.trace.reduced import SAMPLE, Reduced, places, reduce
 from parity.trace.tolerances import Tolerance
@@ -43,7 +43,7 @@ def compare_reduced(
     """
     place = Place(step, name, ())
     if a.shape != b.shape:
-        problem = f"shape {list(a.shape)} against {list(b.shape)}"
+        problem = of_each("shape", list(a.shape), list(b.shape), sides)
         return Distance(), Mismatch(sides, place, problem=problem)
     if any(len(each.parts) > 1 and ("sum", None) in each.steps for each in _reduced(a, b)):
         problem = "a sum of tensors that were not recorded whole; record them in full"

@@ -148,7 +148,7 @@ def compare_tensor(
       Nothing is transposed or broadcast to make the shapes fit.
     """
     if a.shape != b.shape:
-        problem = f"shape {list(a.shape)} against {list(b.shape)}"
+        problem = of_each("shape", list(a.shape), list(b.shape), sides)
         return Distance(), Mismatch(sides, Place(step, name, ()), problem=problem)
     difference = np.asarray(np.subtract(a, b, dtype=np.float64))
     if not difference.size:
@@ -224,7 +224,18 @@ def other_type(
     """
     if a.dtype == b.dtype or (a.dtype.kind in "biu" and b.dtype.kind in "biu"):
         return None
-    return Mismatch(sides, Place(step, name, ()), problem=f"type {a.dtype} against {b.dtype}")
+    problem = of_each("type", a.dtype, b.dtype, sides)
+    return Mismatch(sides, Place(step, name, ()), problem=problem)
+
+
+def of_each(what: str, a: object, b: object, sides: tuple[str, str]) -> str:
+    """Say what each of two sides has, such as "shape [3] in paddle-1, [4] in the oracle"."""
+    return f"{what} {a} in {in_words(sides[0])}, {b} in {in_words(sides[1])}"
+
+
+def in_words(side: str) -> str:
+    """Return a side as sentences name it."""
+    return f"the {ORACLE}" if side in (ORACLE, ONE_STEP) else side
 
 
 def magnitude(array: np.ndarray | Reduced) -> float:

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.text import in_series
 from parity.compare.growth import GROWS, SHRINKS, STAYS, VANISHES
-from parity.compare.tensors import ONE_STEP, ORACLE, Mismatch
+from parity.compare.tensors import ORACLE, Mismatch, in_words
 from parity.trace.rungs import CHECKS
 
 # What the report calls the oracle's values where it may print two of them.
@@ -101,13 +102,15 @@ def first_lines(first: dict[str, Any]) -> list[str]:
     if not first["problem"] and size == 1:
         short = {side: f"{value:.8g}" for side, value in first["values"].items()}
         shown = short if len(set(short.values())) > 1 else first["values"]
-        how_much = ", ".join(
-            f"{value} in {f'the {ORACLE}' if side in (ORACLE, ONE_STEP) else side}"
-            for side, value in shown.items()
-        )
+        how_much = ", ".join(f"{value} in {in_words(side)}" for side, value in shown.items())
+    elif not first["problem"] and first["tensor"].startswith("replicas/"):
+        which = f"replica {first['index'][0]}" if count == 1 else f"{count} replicas"
+        how_much = f"{which} of {size}"
     check = f", check {first['rung']}" if first["rung"] in CHECKS else ""
+    of = "" if first["within"] else in_series(first["disagreement"]["sides"])
     lines = [
-        f"mismatch in {first['tensor']}, step {first['step']}{check}: {how_much}",
+        f"mismatch{of and f' of {of}'} in {first['tensor']}, step {first['step']}{check}: "
+        f"{how_much}",
         f"  who: {first['blame']}",
         *_where_lines(first),
     ]

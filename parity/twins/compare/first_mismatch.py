@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from parity.base.text import in_series
 from parity.compare.relation import rounded
 from parity.report.frameworks import title_of
 from parity.report.mismatch import computed_before
@@ -46,7 +47,7 @@ def blame(verdict: RunVerdict) -> str:
         others = [side for side in named if side not in (*first.sides, first.within)]
         # the oracle takes no part where each side is compared with itself
         shared = _SHARED.replace("the oracle, or ", "") if first.within else _SHARED
-        also = f"; the same check fails for {_and(others)}: {shared}" if others else ""
+        also = f"; the same check fails for {in_series(others)}: {shared}" if others else ""
         return first.note + also
     return disagreement_text(disagreement_of(verdict), verdict.sides)
 
@@ -66,19 +67,19 @@ def disagreement_text(found: Disagreement, sides: Mapping[str, Side]) -> str:
         )
     if found.kind == CHECK and max(map(len, found.groups), default=0) > 1:
         shared = "" if found.right else f": {_SHARED}"
-        return f"{_and(found.departing)} differ from the oracle{shared}"
+        return f"{in_series(found.departing)} differ from the oracle{shared}"
     if found.kind == CHECK:
-        return f"this check is about {_and(found.departing)}"
+        return f"this check is about {in_series(found.departing)}"
     if found.kind == REPLICAS:
         return f"the replicas of {found.departing[0]} no longer hold the same values"
     if found.kind == SEVERAL:
-        return f"{_and(found.departing)} differ from the oracle"
+        return f"{in_series(found.departing)} differ from the oracle"
     if found.kind == DIFFERENTLY:
         return _differently(found)
     (group,) = found.groups
     distances = [found.from_oracle.get(side) for side in group]
     if found.kind == ONE_SIDE:
-        agree = f"; {_and(found.right)} agree{'s' if len(found.right) == 1 else ''}"
+        agree = f"; {in_series(found.right)} agree{'s' if len(found.right) == 1 else ''}"
         alone = f"only {group[0]} differs from the oracle{_by(distances)}"
         return alone + (agree if found.right else "")
     differ, agree = f"differ from the oracle{_by(distances)}", f"agree{_to(found.within)}"
@@ -86,12 +87,12 @@ def disagreement_text(found: Disagreement, sides: Mapping[str, Side]) -> str:
         both = "both" if len(group) == 2 else f"all {len(group)}"
         return f"the sides {agree}, and {both} {differ}: {_SHARED}"
     if found.kind == SOME_ALIKE:
-        right = f"{_and(found.right)} {_do_not(found.right)}"
-        return f"{_and(group)} {differ} and {agree}; {right}"
+        right = f"{in_series(found.right)} {_do_not(found.right)}"
+        return f"{in_series(group)} {differ} and {agree}; {right}"
     mine = title_of(sides[group[0]].framework)  # what is left is one framework
     others = dict.fromkeys(title_of(sides[label].framework) for label in found.right)
-    right = f"; no side of {_and(list(others))} does" if others else ""
-    return f"all sides of {mine} ({_and(group)}) {differ} and {agree}{right}"
+    right = f"; no side of {in_series(list(others))} does" if others else ""
+    return f"all sides of {mine} ({in_series(group)}) {differ} and {agree}{right}"
 
 
 def _differently(found: Disagreement) -> str:
@@ -99,12 +100,12 @@ def _differently(found: Disagreement) -> str:
     parts = []
     for group in found.groups:
         by = _by([found.from_oracle.get(side) for side in group])
-        parts.append(f"{_and(group)}{by}" + (" (alike)" if len(group) > 1 else ""))
+        parts.append(f"{in_series(group)}{by}" + (" (alike)" if len(group) > 1 else ""))
     apart = f", and from each other{_by([found.apart])}" if found.apart is not None else ""
-    right = f"; {_and(found.right)} {_do_not(found.right)}" if found.right else ""
+    right = f"; {in_series(found.right)} {_do_not(found.right)}" if found.right else ""
     return (
         f"several sides differ from the oracle, in different ways: "
-        f"{_and(parts)}{apart}: suspect a mistake in each{right}"
+        f"{in_series(parts)}{apart}: suspect a mistake in each{right}"
     )
 
 
@@ -128,11 +129,6 @@ def _to(distance: float | None) -> str:
         return " with each other"
     how_closely = "the last bit" if distance == 0 else f"{distance:.2g}"
     return f" with each other to {how_closely}"
-
-
-def _and(names: Sequence[str]) -> str:
-    names = list(names)
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def nearest_to_loss(verdict: RunVerdict) -> str:

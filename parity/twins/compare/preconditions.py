@@ -12,6 +12,7 @@ from parity.compare.tensors import (
     Place,
     check_numbers,
     compare_tensor,
+    of_each,
     other_type,
 )
 from parity.trace.reader import Trace
@@ -132,7 +133,7 @@ def _activations_of_other_shapes(
         Mismatch(
             (side, ORACLE),
             Place(step, name, ()),
-            problem=f"shape {list(tensors[name].shape)} against {list(shape)}",
+            problem=of_each("shape", list(tensors[name].shape), list(shape), (side, ORACLE)),
         )
         for name, shape in tensor_shapes(spec, tensors).items()
         if name.startswith("forward/") and name in tensors and tensors[name].shape != shape

@@ -18,6 +18,7 @@ from fnmatch import filter as matching
 
 import numpy as np
 
+from parity.base.text import counted
 from parity.compare.findings import Finding, find_in_exact_check
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, Place
 from parity.twins.compare.intended_differences import IntendedDifferences
@@ -202,10 +203,10 @@ class ResumeRung:
         if run.saver == run.loader:
             note = f"{run.saver} resumed from {saved} does not go on as it did without stopping"
             return replace(found, check="resume", within=run.saver, note=note)
-        moved, there = "", ""
+        after = counted(found.place.step - run.step + 1, "step")
+        moved, how = "", "it loads the checkpoint wrongly"
         if self._spec.training.dtype == "float64":
-            moved = ", with weights moved until cells, losses and embeddings are large"
-            there = ", or computes there,"
-        how = f"it reads the checkpoint{there} otherwise"
-        note = f"{run.loader} resumed from {saved}{moved}: {how}"
+            moved = " (its weights made large by this check)"
+            how += ", or computes large values wrongly"
+        note = f"{run.loader}, resumed from {saved}{moved}, differs {after} after it: {how}"
         return replace(found, check="resume", note=note)

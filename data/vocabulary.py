@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -75,33 +74,13 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __contains__(self, token: object) -> bool:
-        return token in self._ids
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Vocabulary) and (self.tokens, self.special) == (
-            other.tokens,
-            other.special,
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.tokens, self.special))
-
-    def index(self, token: str) -> int:
-        """Return a token's id, that of `<unk>` if it has none."""
-        return self._ids.get(token, self.unknown_id)
-
-    def encode(self, tokens: Sequence[str]) -> NDArray[np.int32]:
-        """Return ids, int32 [tokens]."""
-        ids = map(self._ids.get, tokens, repeat(self.unknown_id))
-        return np.fromiter(ids, dtype=np.int32, count=len(tokens))
-
     def encode_words(self, words: Sequence[str]) -> NDArray[np.int32]:
         """Return ids, int32 [words]; a word spelled like a special token is `<unk>`.
 
         So no input can end a row or count as padding.
         """
-        ids = self.encode(words)
+        found = map(self._ids.get, words, repeat(self.unknown_id))
+        ids = np.fromiter(found, dtype=np.int32, count=len(words))
         ids[ids < len(self.special)] = self.unknown_id
         return ids
 
@@ -114,11 +93,6 @@ class Vocabulary:
         array = np.asarray(list(ids), dtype=np.int64)
         check_tokens(array, len(self))
         return [self.tokens[place] for place in array]
-
-    @property
-    def content_hash(self) -> str:
-        """The sha256 of the vocabulary file, in hexadecimal."""
-        return hashlib.sha256(self.content).hexdigest()
 
     def save(self, path: Path) -> None:
         """Write one token per line; its id is the line number minus one.

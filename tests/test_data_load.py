@@ -51,7 +51,7 @@ def test_answers_are_written_as_they_stood(folder, cache):
     words = load_words(text.vocabularies, folder, settings())
     assert text.references("train") == [answer.replace(" ", "") for _, answer in PAIRS]
     for reference in text.references("train"):
-        ids = words.target_vocabulary.encode(words.segmentation.segment_source(reference))
+        ids = words.target_vocabulary.encode_words(words.segmentation.segment_source(reference))
         assert words.write(ids.tolist()) == text.write(ids.tolist()) == reference
     assert words.write([]) == ""
 

@@ -20,6 +20,7 @@ from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.spec.asynchronous_schedule import drawn, read_schedule, schedule_text
 from parity.twins.trace.contents import tensor_names
 from parity.twins.trace.side import TrainedSide
+from parity.twins.training.asynchronous_run import EventOrder, Stopped
 from parity.twins.training.checkpoint import load_checkpoint
 from parity.twins.training.loss_table import read_losses
 
@@ -155,3 +156,16 @@ def test_an_update_that_is_staler_than_its_side_allows_is_found(tmp_path):
     assert first.place.tensor == "schedule/read"
     assert first.values["a"] < first.values[ONE_STEP], "it read too old a version"
     assert comparison.verdict.departing() == ["a"]
+
+
+def test_no_worker_reads_or_updates_once_the_run_has_stopped():
+    order = EventOrder(0, None)
+    with order.reading(0) as version:
+        assert version == 0
+    with pytest.raises(ZeroDivisionError), order.applying(0):
+        raise ZeroDivisionError
+    assert order.count == 0, "an update that failed is none"
+    order.stop()
+    for turn in (order.reading, order.applying):
+        with pytest.raises(Stopped), turn(0):
+            pass

@@ -104,6 +104,7 @@ def test_a_mismatch_names_the_lines_of_both_sides_by_shared_names(tmp_path, caps
     lines = capsys.readouterr().out.splitlines()
     assert "  where: mine.py:3 (Net), in mine" in lines[:6]
     assert "  where: port.py:7 (Port), in port" in lines[:6]
+    assert "  last right: forward/norm" in lines[:6]
 
 
 @pytest.mark.parametrize("source", [5, "net.py:1\nverdict: match", "\x1b[31m", "y" * 1001])
@@ -525,6 +526,8 @@ def test_a_part_of_a_pair_is_compared_where_that_is_asked_for(pair, capsys):
     assert (status, json.loads(printed)["steps"]) == (0, 2)
     for words, said in (
         (("--steps", "3"), "--steps is '3'; allowed: FIRST:END"),
+        (("--after-mismatch", "-1"), "--after-mismatch is -1; allowed: >= 0"),
+        (("--cause-seconds", "nan"), "--cause-seconds is nan; allowed: >= 0"),
         (("--tolerance", "loss=1"), "--tolerance is 'loss=1'; allowed: PATTERN=REL,FLOOR"),
         (("--tolerance", "loss=2,0"), "relative is 2.0; allowed: from 0 to below 1"),
         (("--include", "los"), "step 0: no tensor to compare"),

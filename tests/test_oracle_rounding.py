@@ -82,6 +82,17 @@ def test_the_bound_of_the_loss_is_still_that_of_rounding():
     assert not judged(spec, [wrong])[0].matches
 
 
+def test_a_gradient_may_lack_each_term_that_a_processor_flushes_to_zero():
+    """Seen: 1.03 of the bound in TensorFlow, below 31 more layers."""
+    spec = small_spec(dtype="float32", num_layers=22, keep=1.0)
+    (recorded,) = recorded_steps(spec, 1)
+    bias = recorded["gradient/lstm_0/bias"]
+    assert 0 < np.abs(bias).max() < 1e-30
+    bias -= recorded["batch/tokens"].size / 2 * np.finfo(np.float32).tiny
+    verdict, _ = judged(spec, [recorded])
+    assert verdict.matches, verdict.mismatches
+
+
 def test_runs_that_are_added_give_what_all_give_at_once():
     spec = spec_of("float64", 1)
     (recorded,) = recorded_steps(spec, 1)

@@ -129,7 +129,7 @@ class Rounding:
         kind, _, path = name.partition("/")
         if kind == "gradient_norm":
             return self._of_norm() * float(self.exact[name])
-        # a processor may flush smaller numbers to zero
+        # a processor may flush smaller numbers to zero, each term of a sum by itself
         least = float(np.finfo(self._spec.training.dtype).tiny)
         if kind == "clipped_gradient":
             relative = self._unit + self._of_norm()  # dividing, then multiplying by the scale
@@ -148,6 +148,8 @@ class Rounding:
                 self._recent.add(found)
         if name == "loss/replicas":
             name = "loss/global"
+        if kind == "gradient":
+            least *= self._terms(name)
         return max(self._of_sums(name), self._error(name)) + least
 
     def _error(self, name: str) -> float:
@@ -182,6 +184,11 @@ class Rounding:
         sum in pairs or in blocks, as in the runs, errs less than one taken term by term. Seen:
         10 unit roundoffs in a loss of 400 tokens, summed from the first to the last, where the
         runs showed 1; 10 in a bias of 12 numbers, where 16 runs showed 1.2 and 64 showed 2.
+        """
+        return _in_sequence(self._terms(name))
+
+    def _terms(self, name: str) -> int:
+        """Return how many terms the loss, or an element of a gradient, is the sum of.
 
         What turns queries and keys into scores has a term for each pair of a target token and a
         source token. The scale has more where it multiplies the keys, as in both sides: one for
@@ -194,7 +201,7 @@ class Rounding:
             count *= int(self._spec.model.hidden_size)
         elif name.startswith("gradient/attention/") and not name.endswith("/output_kernel"):
             count = int(np.prod(lengths, axis=0).sum())
-        return _in_sequence(count)
+        return count
 
     def _summed(self, path: str) -> np.ndarray:
         """Return the magnitudes that were summed for the optimizer's new state.

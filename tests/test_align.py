@@ -14,10 +14,12 @@ from conftest import one_line
 from safetensors.numpy import load_file, save_file
 
 from parity import Rename, Tolerance, Trace, assert_match
+from parity.align import proposal
 from parity.align.kinds import Module, units_of
 from parity.align.layout import Layout
 from parity.align.mapping import read
 from parity.align.names import NameMap
+from parity.align.proposal import propose
 from parity.align.traps import traps
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
@@ -765,3 +767,10 @@ def test_doctor_says_what_kept_two_trainings_from_starting_alike(carried, capsys
         "  fix: parity weights carries them over",
         "1 difference",
     ]
+
+
+def test_a_defect_of_the_pairing_is_not_called_bad_input(tmp_path, monkeypatch):
+    a = Trace(watched(tmp_path / "a", square))
+    monkeypatch.setattr(proposal, "joined", None)  # fails with a TypeError where it is called
+    with pytest.raises(TypeError):
+        propose([a, a])

@@ -1,5 +1,7 @@
 """What is kept of every step for the pictures, and how it stays small."""
 
+import json
+
 import numpy as np
 import pytest
 from oracle_side import compare_sides, recorded_steps, small_pairs_spec, small_spec
@@ -84,3 +86,16 @@ def test_the_largest_share_of_a_bound_is_kept_of_every_span():
     assert found["used"] == {TENSOR: largest}
     add(history, MOST_POINTS + 2, used=[{TENSOR: np.inf}])
     assert history.to_json()["used"][TENSOR][-1] == MOST_SHARE
+
+
+def test_what_json_cannot_hold_is_left_out():
+    history = History("float32", SIDES)
+    add(history, 0, (np.inf, np.nan), np.nan, relative=np.nan)
+    add(history, 1, (0.0, 0.0), 0.0, where=False)
+    found = history.to_json()
+    json.dumps(found, allow_nan=False)
+    assert found["loss"] == {"paddle-2": [None, 0.0], "tensorflow-2": [None, 0.0]} | {
+        "oracle": [None, 0.0]
+    }
+    assert found["difference"] == [None, 0.0]
+    assert found["relative"][TENSOR] == [None, None], "shapes that differ have no distance"

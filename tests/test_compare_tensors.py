@@ -6,7 +6,7 @@ from oracle_side import recorded_steps, small_spec
 
 from parity.base.errors import NumericFailure, UsageError
 from parity.compare.steps import compare_step
-from parity.compare.tensors import Place, check_numbers, compare_tensor
+from parity.compare.tensors import Distance, Place, check_numbers, compare_tensor
 from parity.trace.rungs import CHECKS, WITNESS
 from parity.trace.tolerances import EXACT, TABLE, Tolerance
 from parity.twins.compare.preconditions import check_shapes
@@ -202,3 +202,25 @@ def test_what_is_no_number_is_told_with_its_place_and_replica(recorded, value):
         assert caught.value.exit_status == 3
     with pytest.raises(NumericFailure, match=r"in gradient_norm\[\], step 4$"):
         check_numbers(tensors | {"gradient_norm": np.array(value)}, "paddle-2", 4, names)
+
+
+def test_what_is_allowed_is_a_share_of_the_element_and_of_the_largest():
+    allowed = Tolerance(0.1, 0.01).allowed(np.array([1.0, -2.0]), np.array([3.0, 10.0]))
+    np.testing.assert_allclose(allowed, [0.1 * 3 + 0.01 * 10, 0.1 * 10 + 0.01 * 10])
+    assert str(Tolerance(1e-5, 0.0)).startswith("1e-05")
+    assert str(EXACT) == "exact"
+
+
+def test_distances_keep_the_worst_and_where_it_was():
+    first, second = Place(0, "weight/a", (1,)), Place(4, "weight/b", (0, 2))
+    worst = Distance()
+    worst.add(Distance(2.0, 0.1, first, 0.3))
+    worst.add(Distance(1.0, 0.2, second, 0.1))
+    worst.add(Distance(0.5, 0.01, first, None))
+    assert worst.to_json() == {
+        "worst_absolute": 2.0,
+        "worst_relative": 0.2,
+        "where": {"step": 4, "tensor": "weight/b", "index": [0, 2]},
+        "used": 0.3,
+    }
+    assert Distance().to_json()["where"] is None

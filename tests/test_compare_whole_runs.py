@@ -422,3 +422,21 @@ def test_what_is_resumed_in_single_precision_is_not_moved():
     for dtype, moved in (("float32", 0.0), ("float64", 2.0)):
         table = np.zeros((3, 4), dtype)
         assert beyond_limits({"weight/embed/table": table})["weight/embed/table"].max() == moved
+
+
+def test_every_probe_ends_answers_as_it_says():
+    usual, limit, ties, full = (
+        answered(probe.snapshot, probe.search).lines for probe in probes()
+    )
+    assert [(len(line["tokens"]), line["finished"]) for line in limit] == [(6, False)] * 3
+    assert [line["tokens"] for line in ties] == [[4]] * 3
+    assert [(set(line["tokens"]), line["finished"]) for line in full] == [({4}, False)] * 3
+    assert len(usual) == 3
+
+
+def test_sides_that_answer_wrong_alike_are_named_together():
+    probe = probes()[0]
+    wrong = CHANGES["answers/tokens"](answered(probe.snapshot, probe.search))
+    rung = AnswersRung(PAIRS, probe.snapshot, 7)
+    found = rung.compare({"paddle-2": wrong, "tensorflow-2": wrong}, probe.search)
+    assert verdict_of(PAIRS).with_checks(found).departing() == ["paddle-2", "tensorflow-2"]

@@ -286,3 +286,8 @@ def test_the_table_counts_the_updates_of_each_staleness(reports):
     mean = sum(int(stale) * count for stale, count in counts.items()) / UPDATES
     told = ", ".join(f"{stale}: {count}" for stale, count in counts.items())
     assert table.rows[0][3:] == [f"{mean:.2f}", told]
+
+
+def test_what_is_trained_beyond_the_recorded_steps_is_said_to_be_reported_only(verdict):
+    text = report_text(long_values(verdict)[0])
+    assert "for two at the end, and seconds are reported, not judged." in " ".join(text.split())

@@ -32,6 +32,7 @@ from parity.report.assertion import compared
 from parity.report.graph import inside
 from parity.report.heat_map import AFTER, COLOURS, WRONG
 from parity.report.mismatch import first_lines, mismatch_story
+from parity.report.save import save_report
 from parity.report.terminal import notes
 from parity.report.verdict_page import report_html
 from parity.report.verdict_tables import rung_table
@@ -665,3 +666,15 @@ def test_names_that_the_locale_cannot_read_are_no_obstacle(traces, tmp_path):
         assert done.returncode == 0, done.stderr
     assert "verdict" in page.read_text(encoding="utf-8")
     assert json.loads(values.read_text(encoding="utf-8"))["verdict"] == "match"
+
+
+def test_a_run_writes_the_page_beside_the_other_reports(reports, tmp_path):
+    values = reports("pairs").values
+    save_report("report", "text", values, tmp_path, page=report_html(values))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "report.html",
+        "report.json",
+        "report.txt",
+    ]
+    assert (tmp_path / "report.html").read_bytes() == reports("pairs").page.read_bytes()
+    assert json.loads((tmp_path / "report.json").read_text()) == values

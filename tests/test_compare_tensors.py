@@ -85,7 +85,7 @@ def test_what_is_no_number_never_passes(a, b):
 )
 def test_shapes_are_not_made_to_fit(a, b):
     _, mismatch = compare(np.ones(a), np.ones(b), Tolerance(1, 1))
-    assert mismatch.problem == f"shape {list(a)} against {list(b)}"
+    assert mismatch.problem == f"shape {list(a)} in {SIDES[0]}, {list(b)} in {SIDES[1]}"
 
 
 def test_the_worst_element_is_by_absolute_difference_the_mismatch_by_what_is_allowed():

@@ -109,7 +109,8 @@ ANSWERING = {
 
 
 def peer_summary(out, **values):
-    peer_losses("pytorch", out, *flags(**values))
+    status, errors = peer("pytorch", *flags(**values), f"--out={out}")
+    assert status == 0, errors
     return json.loads((out / "summary.json").read_text())
 
 

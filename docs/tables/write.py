@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from docs.tables.growth import growth_table
 from docs.tables.measurement import Measurement, markdown_table
 from docs.tables.speed import (
     bench_table,
@@ -66,6 +67,7 @@ KINDS: dict[str, Callable[[Sequence[Measurement]], str]] = {
     "sweep": sweep_table,
     "converge": converge_table,
     "trainings": trainings_table,
+    "growth": growth_table,
     "differs": differs_table,
 }
 

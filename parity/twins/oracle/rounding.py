@@ -34,7 +34,7 @@ computation several times with random perturbations of the size of its roundoff.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -128,11 +128,11 @@ class Rounding:
         """Return the size of a tensor's rounding error: one number, or one for each element."""
         kind, _, path = name.partition("/")
         if kind == "gradient_norm":
-            return self._of_norm() * float(self.exact[name])
+            return self._of_norm * float(self.exact[name])
         # a processor may flush smaller numbers to zero, each term of a sum by itself
         least = float(np.finfo(self._spec.training.dtype).tiny)
         if kind == "clipped_gradient":
-            relative = self._unit + self._of_norm()  # dividing, then multiplying by the scale
+            relative = self._unit + self._of_norm  # dividing, then multiplying by the scale
             return relative * np.abs(self.exact[name]) + least
         if kind == "optimizer":
             return self._unit * self._summed(path) + least
@@ -166,6 +166,7 @@ class Rounding:
             own *= 1 + self._of_long_sum(name)
         return own
 
+    @cached_property
     def _of_norm(self) -> float:
         """Return the relative error of the norm; the root halves that of the sum.
 
@@ -216,10 +217,9 @@ class Rounding:
         gradient = np.abs(
             np.asarray(self._recorded[f"clipped_gradient/{parameter}"], np.float64)
         )
+        slots = f"{parameter}/m", f"{parameter}/v", "beta1_power", "beta2_power"
         nothing = {
-            name: np.zeros_like(array)
-            for name, array in self._snapshot.items()
-            if name.startswith((f"optimizer/{parameter}/", "optimizer/beta"))
+            f"optimizer/{n}": np.zeros_like(self._snapshot[f"optimizer/{n}"]) for n in slots
         }
         added = update_slots(self._spec, nothing, {parameter: gradient})[f"optimizer/{path}"]
         return before + added

@@ -36,13 +36,9 @@ _BESIDE = {"replicas": {"batch-size": 32}}
 # The power of each size with which the arithmetic grows: of the weights most are hidden x
 # hidden; replicas share the same rows.
 OUGHT = dict.fromkeys(BASE, 1) | {"hidden-size": 2, "replicas": 0}
-WORKS = {
-    "Paddle": "training and recording in Paddle, seconds of the processor",
-    "TensorFlow": "the same in TensorFlow",
-    "comparison": "comparing the two with each other and the oracle, seconds of the processor",
-    "memory": "its peak, MB",
-    "page": "the report as a page, kB",
-}
+# Seconds of the processor that both trainings and the comparison take, the comparison's peak
+# memory in MB, and the report's page in kB.
+WORKS = ("Paddle", "TensorFlow", "comparison", "memory", "page")
 # Of what has grown by less, the fixed cost and the noise of a machine hide the power.
 _LEAST = 2.0
 _WORDS, _LINES = 40_000, 3_000
@@ -59,7 +55,7 @@ def measure() -> dict[str, Any]:
             found = _costs(sizes | {name: sizes[name] * factor})
             costs.setdefault(name, []).append(found)
             print(f"{name} x {factor}: {found}", flush=True)
-    return {"base": BASE, "costs": costs, "command": "python -m docs.tables.growth"}
+    return {"base": BASE, "costs": costs}
 
 
 def _write_text(folder: Path) -> None:
@@ -99,9 +95,9 @@ def _cost(words: Sequence[str]) -> tuple[float, float]:
 
 
 def exponent(costs: Sequence[float]) -> float | None:
-    """Return p of a + b * factor ** p through the costs at `FACTORS`; None if they don't grow.
+    """Return p of a + b * factor ** p through the costs at `FACTORS`; None if it is hidden.
 
-    What a process costs before it has any work to do is in a.
+    What a process costs before it has any work to do is a.
     """
     first, middle, last = costs
     if last < _LEAST * first or not first < middle < last:

@@ -265,6 +265,9 @@ def _supervise(started: _Started) -> int:
     if not started.asked:  # another attempt may follow
         for number, handler in before.items():
             signal.signal(number, handler)
+    if statuses[0] == 128 + signal.SIGTERM:
+        # what the ranks agree on is to stop; only those that got it know by which signal
+        return min(status for status in statuses.values() if status > 128)
     if statuses[0] > 0 or not any(statuses.values()):
         return statuses[0]  # it has named the error itself
     code, lines = statuses[failed], logs[failed].errors

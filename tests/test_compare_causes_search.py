@@ -223,13 +223,13 @@ def test_a_search_ends_when_its_budget_is_spent():
         return lambda: float(next(ticks))
 
     found, budget = step.confirmed(case, seconds=0.0, clock=seconds())
-    assert (found, budget.tried) == ([], 0)
+    assert (found, budget.trials) == ([], 0)
     found, budget = step.confirmed(case, seconds=10.0, clock=seconds())
     assert found == []
-    assert 0 < budget.tried < 30
+    assert 0 < budget.trials < 30
     found, all_tried = step.confirmed(case)
     assert found
-    assert all_tried.tried > 30
+    assert all_tried.trials > 30
 
 
 def test_a_schedule_that_was_wrong_before_is_no_suspect():

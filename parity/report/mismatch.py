@@ -120,8 +120,9 @@ def first_lines(first: dict[str, Any]) -> list[str]:
         lines += [f"  why: {each['sentence']}" for each in first["explained"]]
     elif first.get("rounded_to"):
         lines.append(f"  why: the difference is that of a rounding to {first['rounded_to']}")
-    elif first.get("cause_sought"):
-        lines.append("  why: unknown: no mistake that the oracle tried reproduces it")
+    elif (tried := first.get("causes_tried")) is not None:
+        none = f"none of the {tried} mistakes that the oracle tried reproduces it"
+        lines.append(f"  why: unknown: {none if tried else 'the oracle has none to try here'}")
     if first["rung"] in CHECKS:
         lines.append(
             f"  next: the same command with --checks {first['rung']} checks this alone"

@@ -333,8 +333,8 @@ class RunComparison(StepComparison):
         if not self.mismatches or (evidence and departing_sides(self.mismatches)):
             exact = now.expected[ONE_STEP]
             found = self._causes.add(now.number, now.tensors, now.inputs, exact, evidence)
-            sought = self._seeks_causes and bool(evidence)
-            self._of_mismatch |= {"confirmed": found, "cause_sought": sought}
+            tried = len(self._causes.tried) if self._seeks_causes and evidence else None
+            self._of_mismatch |= {"confirmed": found, "causes_tried": tried}
 
     def _judged_pairs(self) -> list[tuple[str, str]]:
         """Return the sides that are compared with each other and must be equal to rounding."""

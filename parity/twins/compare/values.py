@@ -62,7 +62,7 @@ def _of_mismatch(verdict: RunVerdict) -> dict[str, Any]:
         "is_every_gradient": is_every_gradient(verdict),
         "last_agreeing": last_agreeing(verdict) or None,
         "confirmed": [cause.to_json() for cause in verdict.confirmed],
-        "cause_sought": verdict.cause_sought,
+        "causes_tried": verdict.causes_tried,
         "rounded_to": rounded_to(verdict) or None,
         "story": describe_mismatch(verdict.mismatches[0], verdict.oracle, verdict.dtype),
     }

@@ -58,7 +58,7 @@ class RunVerdict(Verdict):
         the bound of free runs, if it did; from there on only single steps are judged.
       confirmed: the mistakes with which the oracle reproduces what those sides recorded; where
         there are several, the step cannot tell them apart.
-      cause_sought: whether such mistakes were looked for.
+      causes_tried: how many mistakes were tried; None if none was looked for.
       ties: the sentences that a side decoded differently where rounding can decide either way.
       coverage: the cases that the run met, and those that it did not.
       unchecked: the checks of whole runs that were not made -> why not.
@@ -73,7 +73,7 @@ class RunVerdict(Verdict):
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     amplified: Mismatch | None = None
     confirmed: Sequence[Confirmed] = ()
-    cause_sought: bool = False
+    causes_tried: int | None = None
     ties: tuple[Tie, ...] = ()
     coverage: tuple[Fact, ...] = ()
     sides: Mapping[str, TrainedSide] = field(default_factory=dict)

@@ -32,6 +32,9 @@ class RunCauses:
       one_step: has what each side recorded before the step.
       sides: label -> side.
       seconds: how long the search in the first wrong step may take, all sides together.
+
+    Attributes:
+      tried: the names of the suspects that were tried in the first wrong step.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class RunCauses:
     ):
         self._expected, self._names, self._one_step = expected, names, one_step
         self._sides, self._seconds = sides, seconds
+        self.tried: set[str] = set()
         self._before: deque[dict[str, WrongStep]] = deque()
         self._bytes = 0  # of what is kept
         self._first: dict[str, WrongStep] | None = None  # label -> the first wrong step
@@ -128,6 +132,7 @@ class RunCauses:
             with self._one_step.oracle_of(side):
                 search = CauseSearch(case, self._expected, self._names, budget)
                 self._held[side] = search.confirmed()
+        self.tried = budget.tried
 
     def _retain(self, cases: Mapping[str, WrongStep]) -> None:
         """Drop the causes that do not reproduce another step.

@@ -53,12 +53,14 @@ class Budget:
     Attributes:
       seconds: the time it may take.
       clock: returns the time in seconds.
-      tried: the number of trials so far.
+      trials: the number of trials so far.
+      tried: the names of the suspects that were tried.
     """
 
     seconds: float
     clock: Callable[[], float] = time.monotonic
-    tried: int = 0
+    trials: int = 0
+    tried: set[str] = field(default_factory=set)
     _started: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,8 +103,9 @@ class CauseSearch:
                 continue
             if self._budget.is_spent:
                 break
+            self._budget.tried.add(suspect.name)
             for change in self._ways(suspect):
-                self._budget.tried += 1
+                self._budget.trials += 1
                 distance = self._reproduces(suspect, change)
                 if distance is not None:
                     value = ""
@@ -189,7 +192,7 @@ class CauseSearch:
 
         def apart(number: float) -> np.ndarray | None:
             assert suspect.solve is not None
-            self._budget.tried += 1
+            self._budget.trials += 1
             try:
                 found = _joined(self._tensors(case, suspect.solve(number)), names)
             except (UsageError, FloatingPointError):  # no value that the spec allows

@@ -72,10 +72,17 @@ def watch(
     import jax
     import optax
 
+    count = jax.process_count()
+    if count > 1 and jax.local_device_count() > 1:  # each device would show its own
+        raise UsageError(
+            f"{count} processes of jax.distributed have {jax.local_device_count()} devices "
+            "each; allowed: one device each, or one process"
+        )
+    options = {"ranks": (jax.process_index(), count), **options}
     hooks_of, held = _kind(model, optimizer)
     # parameters may be NumPy's, which lie on no device
     lying = (each for _, array in held for each in getattr(array, "devices", set)())
-    device = next(lying, jax.devices()[0])
+    device = next(lying, jax.local_devices()[0])
     facts = {
         "device": str(device),
         "x64": jax.config.jax_enable_x64,
@@ -306,13 +313,6 @@ class Tap:
     """
 
     def __init__(self) -> None:
-        import jax
-
-        if jax.process_count() > 1:  # no process has all of an array
-            raise UsageError(
-                f"{jax.process_count()} processes of jax.distributed train; allowed: one, of "
-                "any number of devices"
-            )
         self.failure: UsageError | None = None
 
     def show(self, function: Callable[..., int | None], tensors: Sequence[Any]) -> Any:
@@ -446,6 +446,11 @@ class _Hooks(Hooks, Tap):
         if kind is None and not self._updated:
             raise UsageError(
                 f"no update of the optimizer was seen; allowed: steps that call {self._ends}"
+            )
+        if kind is None and not self._to.step:
+            raise UsageError(
+                "no step was shown to this process: rank 0 alone sees arrays that all share; "
+                "allowed: a step in jax.shard_map, where each sees its own"
             )
 
     def _move(self, tensor: Any, draw: Draw) -> Any:

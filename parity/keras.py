@@ -411,6 +411,11 @@ class _Jax(_Engine):
         self._jax, self.version, self.tensor = jax, jax.__version__, jax.Array
         self.tf32 = in_tf32("jax", jax, on_gpu=jax.default_backend() == "gpu")
         self.backward = (jax, "value_and_grad")
+        if jax.process_count() > 1:  # no process has all of an array
+            raise UsageError(
+                f"{jax.process_count()} processes of jax.distributed train; allowed: one, of "
+                "any number of devices"
+            )
         self._depth, self._tap = 0, Tap()
         self.move = self._tap.move
         self.training = lambda: self._depth > 0

@@ -299,6 +299,7 @@ import numpy as np
 import optax
 from flax import linen as nn
 from flax.training.train_state import TrainState
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import NamedSharding, PartitionSpec
 import parity.jax
 import parity.keras
@@ -308,13 +309,13 @@ x = np.random.default_rng(1).normal(size=(24, 4))
 model = nn.Sequential([nn.Dense(8, param_dtype=float), nn.tanh, nn.Dense(2, param_dtype=float)])
 rule = optax.adam(0.1)
 
-def train(folder, place):
+def train(folder, place, wrap=jax.jit, mean=lambda gradients: gradients):
     params = model.init(jax.random.key(1), x)["params"]
     state = place(TrainState.create(apply_fn=model.apply, params=params, tx=rule))
     def step(state, x):
         loss = lambda params: (state.apply_fn({"params": params}, x) ** 2).mean()
-        return state.apply_gradients(grads=jax.grad(loss)(state.params))
-    step = jax.jit(step)
+        return state.apply_gradients(grads=mean(jax.value_and_grad(loss)(state.params)[1]))
+    step = wrap(step)
     with parity.jax.watch(folder, model, state):
         for rows in x.reshape(3, 8, 4):
             state = step(state, place(rows, "rows"))
@@ -328,18 +329,50 @@ def fit(folder):
         model.fit(x, x[:, :2], 8, shuffle=False, verbose=0)
     assert len(model.weights[0].value.sharding.device_set) == 1 + folder.endswith("two")
 
-if rank := sys.argv[1:]:
-    jax.distributed.initialize(f"localhost:{rank[0]}", 2, int(rank[1]))
+def shared(value, *axes):
+    return jax.device_put(value, NamedSharding(mesh, PartitionSpec(*axes)))
+
+def by_rank(step):
+    own = PartitionSpec(), PartitionSpec("rows")
+    return jax.jit(jax.shard_map(
+        step, mesh=mesh, in_specs=own, out_specs=PartitionSpec(), check_vma=False))
+
+def mean(gradients):
+    return jax.lax.pmean(gradients, "rows")
+
+def left_out(gradients):
+    kernel, bias = gradients["layers_2"]["kernel"], gradients["layers_2"]["bias"]
+    layer = {"kernel": mean(kernel), "bias": bias}
+    return {"layers_0": mean(gradients["layers_0"]), "layers_2": layer}
+
+def gathered(gradients):
+    return jax.tree.map(lambda each: process_allgather(each).mean(0), gradients)
+
+def told(function, *arguments):
     try:
-        fit("a")
+        function(*arguments)
     except UsageError as error:
         print(error)
+
+if given := sys.argv[1:]:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    rank = int(given[1])
+    jax.distributed.initialize(f"localhost:{given[0]}", 2, rank)
+    told(fit, "a")
+    if jax.local_device_count() == 2:
+        told(train, "a", lambda value, *axes: value)
+        sys.exit()
+mesh = jax.make_mesh((2,), ("rows",))
+if given:
+    train("ranks/compiled", shared, by_rank, mean)
+    train("ranks/left-out", shared, by_rank, left_out)
+    dealt = lambda value, *axes: value[rank::2] if axes else value
+    train("ranks/uncompiled", dealt, lambda step: step, gathered)
+    told(train, "a", shared)
 else:
     keras.config.set_floatx("float64")
-    mesh = jax.make_mesh((2,), ("rows",))
     train("jax/one", lambda value, *axes: value)
-    train("jax/two", lambda value, *axes: jax.device_put(
-        value, NamedSharding(mesh, PartitionSpec(*axes))))
+    train("jax/two", shared)
     fit("keras/one")
     keras.utils.clear_session()
     keras.distribution.set_distribution(keras.distribution.DataParallel())
@@ -347,11 +380,11 @@ else:
 """
 
 
-def test_two_devices_are_compared_with_one_and_two_processes_are_refused(tmp_path):
-    given = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_ENABLE_X64": "1"}
-    given |= {"PYTHONPATH": str(PAGE.parent.parent), "KERAS_BACKEND": "jax"}
-
-    def started(*arguments):
+def test_two_devices_and_two_processes_are_compared_with_one(tmp_path):
+    def started(devices, *arguments):
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        given = {"XLA_FLAGS": flags, "JAX_ENABLE_X64": "1"}
+        given |= {"PYTHONPATH": str(PAGE.parent.parent), "KERAS_BACKEND": "jax"}
         return subprocess.Popen(
             [sys.executable, "-c", DEVICES, *map(str, arguments)],
             cwd=tmp_path,
@@ -360,12 +393,34 @@ def test_two_devices_are_compared_with_one_and_two_processes_are_refused(tmp_pat
             text=True,
         )
 
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
-    for process in [started(port, 0), started(port, 1)]:
-        told = process.communicate()[0]
-        assert told.startswith("2 processes of jax.distributed train; allowed: one, of any")
-    assert started().wait() == 0
+    def told(devices):
+        """Return what each of two processes says."""
+        with socket.create_server(("localhost", 0)) as server:
+            port = server.getsockname()[1]
+        processes = [started(devices, port, rank) for rank in range(2)]
+        said = [process.communicate()[0].splitlines() for process in processes]
+        assert [process.returncode for process in processes] == [0, 0]
+        # gloo prints there, too
+        said = [[each for each in lines if not each.startswith("[Gloo]")] for lines in said]
+        for lines in said:
+            assert lines.pop(0).startswith("2 processes of jax.distributed train; allowed: one")
+        return said
+
+    for (said,) in told(devices=2):
+        assert said.startswith(
+            "2 processes of jax.distributed have 2 devices each; allowed: one"
+        )
+    zero, (one,) = told(devices=1)
+    assert not zero
+    assert one.startswith("no step was shown to this process: rank 0 alone sees arrays")
+    assert started(2).wait() == 0
+    for training in ("compiled", "uncompiled"):
+        report = assert_match(tmp_path / "jax" / "one", tmp_path / "ranks" / training)
+        assert (report["dtype"], report["steps"], report["only"]) == ("float64", 3, {})
+    with pytest.raises(AssertionError) as caught:
+        assert_match(tmp_path / "jax" / "one", tmp_path / "ranks" / "left-out")
+    named = "rank 1 differs from rank 0 in gradient/layers_2.bias, step 0, of jax"
+    assert named in " ".join(str(caught.value).split())
     for training in ("jax", "keras"):
         report = assert_match(tmp_path / training / "one", tmp_path / training / "two")
         assert (report["dtype"], report["steps"], report["only"]) == ("float64", 3, {})

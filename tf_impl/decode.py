@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from parity.twins.spec.parameters import parameters
-from tf_impl.devices import replica_devices
+from tf_impl.devices import replica_devices, rewrite_less
 from tf_impl.kernels import use_kernels
 from tf_impl.networks import decoding_start, decoding_step
 from tf_impl.weights import load_snapshot
@@ -36,13 +36,14 @@ class Decoder:
         with self._graph.as_default(), tf.device(place):
             with use_kernels(build.kernels):
                 self._build()
-            self._session = tf1.Session(
-                config=tf1.ConfigProto(
-                    intra_op_parallelism_threads=build.threads,
-                    inter_op_parallelism_threads=1,
-                    allow_soft_placement=True,
-                )
+            config = tf1.ConfigProto(
+                intra_op_parallelism_threads=build.threads,
+                inter_op_parallelism_threads=1,
+                allow_soft_placement=True,
             )
+            if build.device == "cpu":
+                rewrite_less(config, self.spec.training.dtype)
+            self._session = tf1.Session(config=config)
             self._session.run(tf1.global_variables_initializer())
         self._graph.finalize()
 

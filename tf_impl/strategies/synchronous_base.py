@@ -24,7 +24,7 @@ from parity.twins.spec.step_arrays import (
 )
 from parity.twins.training.strategy import calls_within, definition
 from tf_impl.decode import Decoder
-from tf_impl.devices import replica_devices
+from tf_impl.devices import replica_devices, rewrite_less
 from tf_impl.kernels import use_kernels
 from tf_impl.networks import Inputs
 from tf_impl.optimizers import apply_update, clip_by_global_norm
@@ -78,11 +78,7 @@ class Synchronous:
             log_device_placement=build.log_device_placement,
         )
         if build.device == "cpu":
-            # They change nothing without a convolution or a GPU, and took a fifth of the
-            # first step. A single round of the others would take other bits.
-            rewrites = config.graph_options.rewrite_options
-            rewrites.memory_optimization = rewrites.NO_MEM_OPT
-            rewrites.layout_optimizer = rewrites.OFF
+            rewrite_less(config, self.spec.training.dtype)
         return config
 
     def _build(self):

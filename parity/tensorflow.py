@@ -7,6 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
 from parity.keras import LayerHooks, TensorFlow, recorded
 from parity.watch import sessions
@@ -97,6 +100,43 @@ def watch(
 
     with recorded(map(hooks_of, engine.replicas(strategy))) as recording:
         yield recording
+
+
+def load(model: Any, file: str | Path) -> None:
+    """Give a model the weights of a file that `parity weights` wrote; see `parity.torch.load`.
+
+    Args:
+      model: what `watch` takes. The variables of a `tf.Graph` are those of the session that
+        `with` made the default one.
+
+    Raises:
+      UsageError: as `parity.torch.load` does.
+    """
+    import tensorflow as tf
+
+    session = None
+    if isinstance(model, tf.Graph):
+        variables = sessions.Graph(model, {}).weights
+        session = tf.compat.v1.get_default_session()
+        if session is None or session.graph is not model:
+            raise UsageError("no session of the graph is open; allowed: with tf1.Session()")
+    elif isinstance(model, tf.Module):
+        variables = _held(model, tf.Variable)
+    else:
+        variables = _checked("model", model, tf.Variable)
+    shapes = {name: tuple(each.shape) for name, each in variables.items()}
+    optional = {name for name, each in variables.items() if not each.trainable}
+    given = read_weights(file, shapes, optional, None)
+    for name, array in given.weights.items():
+        variable = variables[name]
+        if session is None:
+            variable.assign(array)
+            kept = variable.numpy()
+        else:
+            start = variable.initializer  # an assignment, whose value is fed
+            session.run(start, {start.inputs[1]: array})
+            kept = session.run(variable)
+        check_kept(file, name, array, np.asarray(kept, np.float64))
 
 
 @contextmanager

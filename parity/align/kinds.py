@@ -198,13 +198,13 @@ def _outputs(module: Module) -> dict[str, Part]:
     if module.kind == "attention" and module.settings.get("batch_first") is False and rank == 3:
         layout = ({"axes": [1, 0, 2]},)
     elif module.kind == "flatten" and module.given:
-        layout = tuple(_flattened(module.given, -1))
+        layout = tuple(flattened(module.given, -1))
     elif module.channels_last and rank > 2:
         layout = ({"axes": [0, rank - 1, *range(1, rank - 1)]},)
     return {"output": Part((name.removeprefix("forward/"),), layout)}
 
 
-def _flattened(images: tuple[int, ...], rows: int) -> list[Any]:
+def flattened(images: tuple[int, ...], rows: int) -> list[Any]:
     """Return the steps from rows of flattened [..., channels] to [channels, ...]."""
     sizes, rank = list(images[1:]), len(images)
     moved, flat = [sizes[-1], *sizes[:-1]], prod(sizes)
@@ -243,7 +243,7 @@ def _linear(module: Module) -> dict[str, Part]:
     layout: list[Any] = ["transpose"]
     inputs, outputs = module.shapes.get(module.parameters["kernel"], (0, 0))
     if module.given and prod(module.given[1:]) == inputs:
-        layout += _flattened(module.given, outputs)  # it reads flattened images
+        layout += flattened(module.given, outputs)  # it reads flattened images
     return {"weight": _part(module, "kernel", *layout), "bias": _part(module, "bias")}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from reprlib import repr as shortened
 from typing import Any
@@ -16,7 +17,7 @@ Tensors = list[np.ndarray]
 
 ALLOWED = (
     "transpose, axes: [...], reshape: [[from], [to]], blocks: [axis, [order]], "
-    "concatenate: axis, sum"
+    "concatenate: axis, or of parts of unequal sizes [axis, [sizes]], sum"
 )
 
 
@@ -33,7 +34,8 @@ class Layout:
         ("reshape", ((6, 2), (12,))): from one shape to another, in C order; an axis may be -1.
         ("blocks", (0, (1, 0, 2))): blocks of equal size along an axis, block i being block
           order[i] of before.
-        ("concatenate", 0): one after the other along an axis.
+        ("concatenate", 0): one after the other along an axis, equal parts; or of these
+        sizes: (0, (4, 8)).
         ("sum", None): their sum. Gradients and slots of the terms are those of the sum.
     """
 
@@ -71,7 +73,9 @@ class Layout:
             if name == "sum":
                 found = [np.sum(found, axis=0)] if terms else found[:1]
             elif name == "concatenate":
-                found = [np.concatenate(found, axis=value)]
+                found = [
+                    np.concatenate(found, axis=value if isinstance(value, int) else value[0])
+                ]
             else:
                 found = [_CHANGES[name](each, value) for each in found]
         if len(found) != 1:
@@ -122,7 +126,9 @@ class Layout:
             if name == "sum":
                 found += [np.zeros_like(shared) if terms else shared] * (number - 1)
             elif name == "concatenate":
-                found = list(np.split(found[0], number, axis=value))
+                axis, sizes = (value, ()) if isinstance(value, int) else value
+                cuts = list(accumulate(sizes[:-1])) if sizes else number
+                found = list(np.split(found[0], cuts, axis=axis))
             else:
                 found = [_CHANGES[name](each, _back(name, value)) for each in found]
         return found
@@ -179,7 +185,7 @@ def _read(step: Any) -> tuple[str, Any]:
     numbers = tuple(_numbers(value))
     good = (
         step in ("transpose", "sum")
-        or (name == "concatenate" and numbers == (value,))
+        or (name == "concatenate" and (numbers == (value,) or _is_sizes(value)))
         or (name == "axes" and numbers == value and _is_permutation(numbers))
         or (
             name == "blocks"
@@ -200,6 +206,13 @@ def _read(step: Any) -> tuple[str, Any]:
     if not good:
         raise UsageError(f"a step of a layout is {shortened(step)}; allowed: {ALLOWED}")
     return name, value
+
+
+def _is_sizes(value: Any) -> bool:
+    match value:
+        case (int(), tuple(sizes)):
+            return len(sizes) > 1 and all(isinstance(n, int) and n > 0 for n in sizes)
+    return False
 
 
 def _is_permutation(numbers: Any) -> bool:

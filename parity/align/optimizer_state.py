@@ -23,6 +23,10 @@ _SLOTS = {
     ("torch", "sgd"): {"momentum": "momentum_buffer"},
     ("paddle", "momentum"): {"momentum": "velocity"},
     ("keras", "sgd"): {"momentum": "momentum"},  # times the rate, with the other sign
+    ("tensorflow", "adam"): {"mean": "m", "square": "v"},
+    ("tensorflow", "momentum"): {"momentum": "accum"},
+    ("tensorflow", "rmsprop"): {"square": "ms"},
+    ("tensorflow", "adagrad"): {"sum": "accum"},
     ("torch", "rmsprop"): {"square": "square_avg"},
     ("paddle", "rmsprop"): {"square": "mean_square"},
     ("keras", "rmsprop"): {"square": "velocity"},

@@ -13,6 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from parity.align.bare import (
+    assigned,
+    distance,
+    fits_of,
+    group_of,
+    grouped,
+    natural,
+    targets_of,
+)
 from parity.align.kinds import (
     JOINED,
     RECURRENT,
@@ -34,7 +43,8 @@ from parity.trace.rungs import fits
 
 Tensors = Mapping[str, np.ndarray]
 
-FRAMEWORKS = ("torch", "paddle", "jax", "keras")  # the last that a trace names is its own
+# the last that a trace names is its own
+FRAMEWORKS = ("torch", "paddle", "jax", "tensorflow", "keras")
 # the largest distance of outputs that confirms them, of their largest magnitude
 _AGREE = 1e-4
 _SCORES = {True: 10, False: 1}  # of a unit with parameters, and of one without
@@ -44,13 +54,13 @@ _NO_IMAGES = ("linear", "attention", "layernorm", "embedding", *RECURRENT)
 _LEFT_OUT = {
     "torch": ("*/step", "*num_batches_tracked"),
     "paddle": ("*/beta[12]_pow_acc", "*_dropout_state"),
-    "jax": ("model/*",),
+    **dict.fromkeys(("jax", "tensorflow"), ("model/*",)),
     "keras": ("model/iteration", "model/learning_rate", "*seed_generator_state"),
 }
 
 
 def framework_of(trace: Trace) -> str:
-    """Return the framework of a watched training: "torch", "paddle", "keras" or "jax".
+    """Return the framework of a watched training, one of `FRAMEWORKS`.
 
     Raises:
       UsageError: for a trace that does not say what its modules are.
@@ -60,7 +70,7 @@ def framework_of(trace: Trace) -> str:
     if not found or "modules" not in trace.header.get("facts", {}):
         raise UsageError(
             f"{trace.folder}: does not say what its modules are; allowed: a trace that "
-            "the watch of parity.torch, parity.paddle, parity.keras or parity.jax recorded"
+            f"the watch of {', '.join(f'parity.{each}' for each in FRAMEWORKS)} recorded"
         )
     return found[0]
 
@@ -88,9 +98,10 @@ class _Side:
     """What a trace says of its model.
 
     Attributes:
-      framework: "torch", "paddle", "keras" or "jax".
+      framework: one of `FRAMEWORKS`.
       tensors: those of the first recorded step.
       units: in the order of execution.
+      bare: whether it does not know its modules: a function, a graph, variables.
     """
 
     def __init__(self, trace: Trace):
@@ -111,6 +122,14 @@ class _Side:
         }
         self._modules = {each["name"]: each for each in self._facts["modules"]}
         self.units = list(self._units())
+        self.bare = self.framework in ("jax", "tensorflow") and not any(
+            unit.known and unit.settings and unit.parameters for unit in self.units
+        )
+        if self.bare:
+            names = [*self.of("initial")]
+            self.units = grouped(
+                sorted(names, key=natural) if self.framework == "jax" else names
+            )
         if not self.units:
             raise UsageError(
                 f"{trace.folder}: has no output of a module whose kind is known in its first "
@@ -127,7 +146,7 @@ class _Side:
     def others(self) -> list[str]:
         """Return the outputs of modules that are no units."""
         used = self.outputs
-        return [n for n in self._of("forward") if "#" not in n and n not in used]
+        return [n for n in self.of("forward") if "#" not in n and n not in used]
 
     @property
     def read(self) -> dict[int, int]:
@@ -179,14 +198,14 @@ class _Side:
         """Return shape of the weight -> the places of the layers of a kind that have it."""
         found: dict[tuple[int, ...], list[int]] = {}
         for place, unit in enumerate(self.units):
-            weight = self._value("initial", unit.parameters.get("weight"))
+            weight = self.value("initial", unit.parameters.get("weight"))
             if unit.kind == kind and weight is not None:
                 found.setdefault(weight.shape, []).append(place)
         return found
 
     def _at(self, place: int) -> int:
         """Return where a unit's output is among all outputs; behind them if it has none."""
-        part, names = self.units[place].outputs.get("output"), self._of("forward")
+        part, names = self.units[place].outputs.get("output"), self.of("forward")
         return names.index(part.names[0]) if part else len(names)
 
     def _read_at(self, place: int) -> int | None:
@@ -195,14 +214,14 @@ class _Side:
         It is known by its values, at a place in the middle; None: none of them explains it.
         """
         unit = self.units[place]
-        weight = self._value("initial", unit.parameters["weight"])
-        bias = self._value("initial", unit.parameters.get("bias"))
+        weight = self.value("initial", unit.parameters["weight"])
+        bias = self.value("initial", unit.parameters.get("bias"))
         output = self._output(unit)
         if weight is None or output is None or weight.ndim != 4 or output.ndim != 4:
             return None
         last = self._channels_last(unit.settings)
-        names = [f"forward/{each}" for each in self._of("forward")[: self._at(place)]]
-        given = [f"batch/{each}" for each in self.batch() if each in self._of("batch")]
+        names = [f"forward/{each}" for each in self.of("forward")[: self._at(place)]]
+        given = [f"batch/{each}" for each in self.batch() if each in self.of("batch")]
         row, column = (size // 2 for size in output.shape[2:])
         expected = output[0, :, row, column] - (0 if bias is None else bias)
         for at, name in enumerate([*given, *names], -len(given)):
@@ -217,11 +236,11 @@ class _Side:
     def _read_the_same(self, *two: Unit) -> bool:
         weights, outputs = [], []
         for unit in two:
-            weight = self._value("initial", unit.parameters["weight"])
+            weight = self.value("initial", unit.parameters["weight"])
             output = self._output(unit)
             if weight is None or output is None:
                 return False
-            bias = self._value("initial", unit.parameters.get("bias"))
+            bias = self.value("initial", unit.parameters.get("bias"))
             rows = output.reshape(-1, output.shape[-1])[:64]
             outputs.append((rows if bias is None else rows - bias).T)
             weights.append(weight)
@@ -237,11 +256,12 @@ class _Side:
         return bool(np.linalg.norm(left) <= 1e-3 * np.linalg.norm(returned))
 
     def _output(self, unit: Unit) -> np.ndarray | None:
-        return self._value("forward", unit.outputs.get("output"))
+        return self.value("forward", unit.outputs.get("output"))
 
-    def _value(self, rung: str, part: Part | None) -> np.ndarray | None:
+    def value(self, rung: str, part: Part | None) -> np.ndarray | None:
         """Return a parameter, or what a unit returned first, in the shared layout."""
-        given = [self.tensors.get(f"{rung}/{name}") for name in (part.names if part else ())]
+        start = rung and f"{rung}/"
+        given = [self.tensors.get(start + name) for name in (part.names if part else ())]
         if part is None or any(each is None for each in given):
             return None
         return Layout.read(part.layout).apply([each for each in given if each is not None])
@@ -249,14 +269,16 @@ class _Side:
     @property
     def rule(self) -> tuple[str, str]:
         """Return the framework and the kind of the optimiser."""
-        return self.framework, str(self._facts.get("optimizer", {}).get("kind", "")).lower()
+        of_keras = self.framework == "tensorflow" and "model/iteration" in self.of("optimizer")
+        kind = str(self._facts.get("optimizer", {}).get("kind", "")).lower()
+        return "keras" if of_keras else self.framework, kind
 
     @property
     def slots(self) -> dict[str, str]:
         """Return meaning -> slot of the optimiser."""
         if self.rule == HOLDS_RATE:
             return {}
-        there = {name.rpartition("/")[2] for name in self._of("optimizer")}
+        there = {name.rpartition("/")[2] for name in self.of("optimizer")}
         return {each: slot for each, slot in slots_of(*self.rule).items() if slot in there}
 
     def alone(self, other: "_Side") -> list[str]:
@@ -279,7 +301,7 @@ class _Side:
         ]
         return patterns + [
             name
-            for name in self._of("initial")
+            for name in self.of("initial")
             if self.tensors[f"initial/{name}"].dtype.kind in "iu" and not fits(name, *patterns)
         ]
 
@@ -289,7 +311,7 @@ class _Side:
         first = next((unit for unit in self.units if unit.known), self.units[0])
         last = first.kind == "conv" and self._channels_last(first.settings)
         found = {}
-        for name in (each for each in self._of("batch") if "#" not in each):
+        for name in (each for each in self.of("batch") if "#" not in each):
             rank = len(self.shapes[f"batch/{name}"])
             axes = ({"axes": [0, rank - 1, *range(1, rank - 1)]},) if last and rank > 2 else ()
             found[name] = Part((f"batch/{name}",), axes)
@@ -300,7 +322,7 @@ class _Side:
         last = form == "channels_last" or (form.startswith("N") and form.endswith("C"))
         return last or self.framework == "jax"
 
-    def _of(self, rung: str) -> list[str]:
+    def of(self, rung: str) -> list[str]:
         start = f"{rung}/"
         return [each.removeprefix(start) for each in self.tensors if each.startswith(start)]
 
@@ -334,7 +356,7 @@ class _Side:
         """Return the modules that are units, or hold parameters beside those of units."""
         names = sorted(self._modules, key=len, reverse=True)
         found = dict[str, None]()
-        for output in self._of("forward"):
+        for output in self.of("forward"):
             name = next((n for n in names if f"{output}/".startswith((f"{n}/", f"{n}#"))), None)
             if name is not None and not any(map(self._is_unit, self._around(name))):
                 found[name] = None
@@ -391,7 +413,29 @@ def _left_out(rows: Sequence[Row], sides: tuple[_Side, _Side]) -> tuple[list[str
     for place, side in enumerate(sides):
         used = {n for row in rows for both in row.outputs.values() for n in both[place].names}
         alone = [name for name in (*side.outputs, *side.others) if name not in used]
+        fed = side.of("batch")  # of a name like that, the output alone is meant
+        alone = [
+            each
+            for name in alone
+            for each in (
+                (f"forward/{name}", f"activation_gradient/{name}") if name in fed else (name,)
+            )
+        ]
         other = sides[1 - place]
+        if side.bare or other.bare:  # what it was not asked to record, or has beside the model
+            alone += [n for n in map("batch/{}".format, side.batch()) if n not in used]
+            if not other.of("activation_gradient") and side.of("activation_gradient"):
+                alone.append("activation_gradient/*")
+            for both in (each for row in rows for each in row.parameters.values()):
+                mine, theirs = (
+                    [
+                        n
+                        for n in map("gradient/{}".format, both[i].names)
+                        if n in sides[i].tensors
+                    ]
+                    for i in (place, 1 - place)
+                )
+                alone += mine if not theirs else []  # as of a sparse one
         found[place].extend([*side.left_out, *side.alone(other), *alone])
         for row in rows:
             for both in row.outputs.values():
@@ -417,6 +461,9 @@ class _Proposal:
 
     def rows(self) -> list[Row]:
         """Return a row for each pair of units."""
+        if self._a.bare or self._b.bare:
+            rows = list(self._of_bare())
+            return [*rows, *self._tapped(rows)]
         units = self._a.units, self._b.units
         pairs = {i: (j, only) for i, j, only in _aligned(*units, self._score)}
         pairs |= self._alike(*units)
@@ -436,6 +483,80 @@ class _Proposal:
             for i, (j, only) in sorted(pairs.items())
         ]
         return [*rows, *self._of_own()]
+
+    def _of_bare(self) -> Iterator[Row]:
+        """Yield a row for each unit of the one side, by shapes and values of the other's."""
+        known, bare, flip = self._known_and_bare()
+        names = [
+            n for unit in bare.units for part in unit.parameters.values() for n in part.names
+        ]
+        shapes = [bare.shapes[name] for name in names]
+        targets = targets_of(known.units, known.shapes, shapes)
+        found = assigned(targets, fits_of(targets, known.tensors, bare.tensors, names))
+        found.sort(key=lambda each: each[0].target)
+        for place, unit in enumerate(known.units):
+            of_unit = [each for each in found if targets[each[0].target].unit == place]
+            if not of_unit:
+                continue
+            names = [fit.bare.names[0] for fit, _, _ in of_unit]
+            groups = [group_of(name)[0] or name for name in names]
+            pair = unit.name, " ".join(dict.fromkeys(groups))
+            parameters: Parts = {}
+            why: dict[str, list[str]] = {}
+            for fit, _, reason in of_unit:
+                both = (fit.bare, fit.known) if flip else (fit.known, fit.bare)
+                role = targets[fit.target].role
+                first = both[0].names
+                shared = first[0] if len(first) == 1 else f"{pair[0]}.{role}".replace(" ", ".")
+                parameters[shared] = both
+                if reason:
+                    why.setdefault(reason, []).append(shared)
+            told = [f"{', '.join(names)}: {reason}" for reason, names in why.items()]
+            equal = all(fit.equal for fit, _, _ in of_unit)
+            told.append(f"initial weights {'equal' if equal else 'differ'}")
+            distances = [fit.distance for fit, _, _ in of_unit if fit.distance is not None]
+            if distances and equal:
+                word = "agree" if all(fit.confirmed for fit, _, _ in of_unit) else "differ"
+                told.append(f"first gradients {word} ({max(distances):.1e})")
+            sure = all(each for _, each, _ in of_unit)
+            pair = pair[::-1] if flip else pair
+            yield Row(pair, unit.kind, sure, "; ".join(told), parameters, {})
+
+    def _known_and_bare(self) -> tuple[_Side, _Side, bool]:
+        """Return the two sides, and whether the first is the one of unknown modules."""
+        flip = not self._b.bare
+        return (self._b, self._a, flip) if flip else (self._a, self._b, flip)
+
+    def _tapped(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """Yield a row for each output that values, or a name, tell to be one of the other's."""
+        known, bare, flip = self._known_and_bare()
+        outputs = {n: Part((n,)) for n in known.of("forward") if "#" not in n and n != "model"}
+        named: dict[str, str] = {}  # group of parameters -> the unit's output
+        for unit in known.units:
+            for part in unit.outputs.values():
+                outputs[part.names[0]] = part
+                for row in rows:
+                    if row.units[flip] == unit.name:
+                        named[row.units[not flip]] = part.names[0]
+        for tap in (n for n in bare.of("forward") if "#" not in n and n != "model"):
+            fits = [
+                (name, part, other, distance(mine, theirs))
+                for name, part in outputs.items()
+                for other in _of_output(tap, bare.shapes[f"forward/{tap}"])
+                if (mine := known.value("forward", part)) is not None
+                and (theirs := bare.value("forward", other)) is not None
+                and mine.shape == theirs.shape
+            ]
+            near = [each for each in fits if each[3] is not None and each[3] <= _AGREE]
+            for name, part, other, far in near or [e for e in fits if e[0] == named.get(tap)]:
+                del outputs[name]
+                both, units = (
+                    ((other, part), (tap, name)) if flip else ((part, other), (name, tap))
+                )
+                why = "" if near else "paired by its name; "
+                why += "outputs differ" if far is None else _agreement(far)
+                yield Row(units, "output", bool(near), why, {}, {units[0]: both})
+                break
 
     def _of_own(self) -> Iterator[Row]:
         """Yield a row for each parameter that only modules of the user's own hold, in order."""
@@ -482,10 +603,11 @@ class _Proposal:
 
     def batch(self) -> list[Row]:
         a, b = self._a.batch(), self._b.batch()
-        if len(a) != len(b):
-            return []
+        pairs = list(zip(a.items(), b.items(), strict=True)) if len(a) == len(b) else []
+        if self._a.bare or self._b.bare:
+            pairs = self._fed() or pairs
         found = []
-        for (name, mine), (other, theirs) in zip(a.items(), b.items(), strict=True):
+        for (name, mine), (other, theirs) in pairs:
             # a model may take images in the other layout, and turn them around itself
             as_given = Part(mine.names), Part(theirs.names)
             if np.array_equal(*self._values("", *as_given)):
@@ -499,6 +621,19 @@ class _Proposal:
             parts = {f"batch/{name}": (mine, theirs)}
             found.append(Row((name, other), "batch", fits, why, {}, parts))
         return found
+
+    def _fed(self) -> list[Any]:
+        """Return what both are fed: one of them may have the rest outside its model."""
+        known, bare, flip = self._known_and_bare()
+        return [
+            ((fed, each), (name, part)) if flip else ((name, part), (fed, each))
+            for name, part in known.batch().items()
+            for fed in bare.batch()
+            for each in _of_output(f"batch/{fed}", bare.shapes[f"batch/{fed}"])
+            if (mine := known.value("", part)) is not None
+            and (theirs := bare.value("", each)) is not None
+            and np.array_equal(mine, theirs)
+        ]
 
     def model(self) -> list[Row]:
         """Return a row for what the whole models return."""
@@ -603,6 +738,13 @@ class _Proposal:
                     for a, b in found
                 )
             )
+
+
+def _of_output(name: str, shape: tuple[int, ...]) -> Iterator[Part]:
+    """Yield an output as it is, and with its time first or its channels last."""
+    yield Part((name,))
+    if axes := {3: [1, 0, 2], 4: [0, 3, 1, 2]}.get(len(shape)):
+        yield Part((name,), ({"axes": axes},))
 
 
 def _letter(unit: Unit) -> str:

@@ -103,7 +103,9 @@ class _Doctor:
             settings = [
                 known.get(name, {}) for known, name in zip(self._modules, names, strict=True)
             ]
-            for what, own in _OF_MODULES.get(row.kind, {}).items():
+            # a function, or a graph, does not say what it was made with
+            own_settings = _OF_MODULES.get(row.kind, {}) if all(settings) else {}
+            for what, own in own_settings.items():
                 yield from self._setting(row.units[1], row.kind, what, own, settings)
             yield from self._conventions(row, settings)
         yield from self._held_by_keras()
@@ -169,7 +171,9 @@ class _Doctor:
             of = {"torch": "n - 1"}
             values = of.get(a, "n"), of.get(b, "n")
             yield where, Trap("divisor of the moving variance", values, NO_SETTING)
-        for _, own in ((n, both) for n, both in row.parameters.items() if row.kind == "lstm"):
+        for own in row.parameters.values() if row.kind == "lstm" else ():
+            if any("concatenate" in step for part in own for step in part.layout):
+                continue  # two matrices, or biases, side by side
             terms = self._moving(0, own[0].names), self._moving(1, own[1].names)
             if terms[0] != terms[1]:
                 fix = "where there are two, freeze the second, which is for the state"
@@ -276,7 +280,7 @@ class _Doctor:
             yield from self._setting(where, kind, what, own, settings)
         if kind in ("adam", "adamw"):
             yield from self._held(where, settings)
-        odd = [side for side in self._sides if side == _ODD.get(kind, ("", ""))[0]]
+        odd = [side for side in self._sides if side in _ODD.get(kind, ((), ""))[0]]
         backends = [each.get("backend") for each in self._facts]
         if kind in _ADAPTIVE and backends.count("tensorflow") == 1 and self._twice():
             told = "an embedding's squared gradient"
@@ -300,12 +304,13 @@ class _Doctor:
 
     def _held(self, where: str, settings: list[Settings]) -> Iterator[tuple[str, Trap]]:
         """Yield that a side computes 1 - beta2 in float32, of which few digits are left."""
-        square = settings[0].get("beta2", settings[0].get("beta_2"))
-        if not isinstance(square, float):
+        squares = [each.get("beta2", each.get("beta_2")) for each in settings]
+        if not all(isinstance(each, float) for each in squares):
             return
-        holds = ("keras",) if self._double else ("keras", "paddle", "jax")
+        holds = ("keras", "tensorflow", *(() if self._double else ("paddle", "jax")))
         a, b = (
-            1 - (float(np.float32(square)) if side in holds else square) for side in self._sides
+            1 - (float(np.float32(square)) if side in holds else square)
+            for side, square in zip(self._sides, squares, strict=True)
         )
         fix = _BETAS
         if slot := next((n for n, both in self._slots.items() if "moment2" in both), None):
@@ -323,21 +328,26 @@ _PADDLE_ROUNDS = {
     ("batchnorm", "momentum"),
     ("sgd", "momentum"),
 }
-# A kind of optimiser -> the framework that computes it in a way of its own, and which.
+# A kind of optimiser -> the frameworks that compute it in a way of their own, and which.
 _ODD = {
-    "adam": ("keras", "epsilon is added", "before the bias correction", "after it"),
-    "adamw": ("keras", "epsilon is added", "before the bias correction", "after it"),
-    "rmsprop": ("torch", "epsilon is added", "to the root", "below the root"),
+    **dict.fromkeys(
+        ("adam", "adamw"),
+        (
+            ("keras", "tensorflow"),
+            *("epsilon is added", "before the bias correction", "after it"),
+        ),
+    ),
+    "rmsprop": (("torch",), "epsilon is added", "to the root", "below the root"),
 }
 _ADAPTIVE = ("adam", "adamw", "rmsprop", "adagrad")
-_KINDS = {"momentum": "SGD"}
+_KINDS = {"momentum": "SGD", "gradientdescent": "SGD"}
 _KEPT = ("batchnorm", "momentum", "torch")
 
 
 def _by_odd(
-    sides: list[str], odd: str, what: str, its: str, others: str
+    sides: list[str], odd: Sequence[str], what: str, its: str, others: str
 ) -> tuple[str, tuple[str, str]]:
-    return what, (its if sides[0] == odd else others, its if sides[1] == odd else others)
+    return what, (its if sides[0] in odd else others, its if sides[1] in odd else others)
 
 
 def _first_of(settings: Settings, names: Sequence[str]) -> float:

@@ -11,6 +11,7 @@ from parity.watch.recording import Recording
 
 _UPDATES = ("Apply", "ResourceApply")  # how the types of operations that update begin
 _GRADIENTS = ("grad", "delta")  # what they call the gradient
+_SETTINGS = {"alpha": "lr"}  # what plain descent calls the rate
 
 
 class Graph:
@@ -70,10 +71,19 @@ class Graph:
                     # one for all, such as a power of beta1
                     self.slots[f"model/{role}"] = variables[read]
                 elif (value := tf.get_static_value(tensor)) is not None:
-                    settings[role] = value.item()
+                    settings[_SETTINGS.get(role, role)] = value.item()
         steps = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_STEP)
-        kept = {id(each) for each in (*self.slots.values(), *steps)}
         found = {op.name: each for op, each in variables.items()}
+        # an update by a sparse gradient is many operations; its slots are called alike
+        ends = {
+            each.op.name.removeprefix(name.rpartition("/")[0]): name.rpartition("/")[2]
+            for name, each in self.slots.items()
+        }
+        for name, each in found.items():
+            for end, role in ends.items():
+                if name.endswith(end) and name.removesuffix(end) in found:
+                    self.slots.setdefault(f"{name.removesuffix(end)}/{role}", each)
+        kept = {id(each) for each in (*self.slots.values(), *steps)}
         self.weights = {name: each for name, each in found.items() if id(each) not in kept}
         kind = self.updates[0].type
         self.rule = kind[kind.index("Apply") + len("Apply") :], settings

@@ -75,16 +75,17 @@ def watch(
     else:
         buffers = [name for name, _ in _named(model, model.named_buffers())]
         modules, parameters = _modules(model), model.parameters()
+    last = {**vars(optimizers[-1]), "learning_rate": optimizers[-1].get_lr()}
+    groups = [] if static else list(_groups(model, optimizers))
     facts = {
         "device": paddle.get_device(),
         "buffers": buffers,
         "modules": modules,
         "optimizer": {
             "kind": type(optimizers[-1]).__name__,
-            "settings": plain(
-                {**vars(optimizers[-1]), "learning_rate": optimizers[-1].get_lr()}
-            ),
+            "settings": plain(last),
         },
+        "optimizers": groups if len(groups) > 1 else [],
     }
     kinds = {str(each.dtype).rpartition(".")[2] for each in parameters}
     versions = {"paddle": paddle.__version__}
@@ -156,6 +157,22 @@ def _named(model: Any, found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, 
     wrapped = type(model).__name__ == "DataParallel"
     for name, each in found:
         yield f"{name}.".removeprefix("_layers.").removesuffix(".") if wrapped else name, each
+
+
+def _groups(model: Any, optimizers: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yield what each optimiser does to each of its groups of parameters, for the header."""
+    names = {id(each): name for name, each in _named(model, model.named_parameters())}
+    for each in optimizers:
+        groups, rate = each._param_groups, each.get_lr()
+        if not any(isinstance(group, dict) for group in groups):
+            groups = [{"params": groups}]
+        for group in groups:  # whose rates are shares of the optimiser's
+            own = {"learning_rate": rate * group.get("learning_rate", 1.0)}
+            yield {
+                "kind": type(each).__name__,
+                "settings": plain({**vars(each), **group, **own}),
+                "parameters": [names[id(p)] for p in group["params"] if id(p) in names],
+            }
 
 
 class _Hooks(ModuleHooks):

@@ -48,6 +48,17 @@ def watch(
         if not isinstance(each, torch.optim.Optimizer):
             raise UsageError(f"optimizer is {each!r}; allowed: a torch.optim.Optimizer")
     _check_model(model)
+    names = {id(each): name for name, each in _named(model, model.named_parameters())}
+    groups = [
+        {
+            "kind": type(each).__name__,
+            "settings": plain(group),
+            "parameters": [names[id(p)] for p in group["params"] if id(p) in names],
+        }
+        for each in optimizers
+        for group in each.param_groups
+    ]
+    last = groups[-len(optimizers[-1].param_groups)]
     device = str(next((each.device for each in model.parameters()), "none"))
     facts = {
         "device": device,
@@ -57,10 +68,8 @@ def watch(
         "tf32": in_tf32("torch", torch, on_gpu=device.startswith("cuda")),
         "buffers": [name for name, _ in _named(model, model.named_buffers())],
         "modules": _modules(model),
-        "optimizer": {
-            "kind": type(optimizers[-1]).__name__,
-            "settings": plain(optimizers[-1].param_groups[0]),
-        },
+        "optimizer": {"kind": last["kind"], "settings": last["settings"]},
+        "optimizers": groups if len(groups) > 1 else [],
     }
     kinds = {str(each.dtype).removeprefix("torch.") for each in model.parameters()}
     versions = {"torch": torch.__version__}

@@ -469,6 +469,120 @@ def test_a_kernel_of_several_filters_for_each_channel():
         np.testing.assert_array_equal(filters, kernel[:, :, channel, multiplier])
 
 
+LESS_USUAL = """
+import sys
+import parity.{0} as watched
+import numpy as np
+{1}
+folder, *weights = sys.argv[1:]
+if weights:
+    watched.load(model, weights[0])
+x = np.random.default_rng(1).normal(size=(3, 2, 4, 6)).astype(np.float32)
+with watched.watch(folder, model, *optimizer):
+    train(x)
+"""
+IN = {
+    "torch": """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act = nn.ConvTranspose2d(2, 3, 2, stride=2), nn.PReLU(3)
+        self.norm = nn.InstanceNorm2d(3, affine=True) if folder.endswith("paddle") else None
+        self.rms, self.hard = nn.RMSNorm(3, eps=1e-6), nn.Hardswish()
+        self.both, self.bag = nn.Bilinear(3, 3, 4), nn.EmbeddingBag(5, 4)
+
+    def forward(self, x):
+        x = self.act(self.up(x))
+        x = x if self.norm is None else self.norm(x) + 0.5
+        x = x.mean((2, 3))
+        x = self.hard(self.rms(x) if self.norm is None else x)
+        words = torch.zeros(3, 2, dtype=torch.long)
+        return self.bag(words) + (self.both(x, x) if self.norm is not None else x[:, :1])
+
+folder = sys.argv[1]
+torch.manual_seed(1)
+model = Net()
+optimizer = [torch.optim.SGD(model.parameters(), 0.1)]
+def train(x):
+    (model(torch.tensor(x)) ** 2).mean().backward()
+    optimizer[0].step()
+""",
+    "paddle": """
+import paddle
+from paddle import nn
+
+class Net(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(5, 4)
+        self.up, self.act = nn.Conv2DTranspose(2, 3, 2, stride=2), nn.PReLU(3)
+        self.norm, self.hard = nn.InstanceNorm2D(3), nn.Hardswish()
+        self.both = nn.Bilinear(3, 3, 4)
+
+    def forward(self, x):
+        x = self.norm(self.act(self.up(x))) + 0.5
+        x = self.hard(x.mean((2, 3)))
+        return self.words(paddle.zeros([3, 2], "int64")).mean(1) + self.both(x, x)
+
+model = Net()
+optimizer = [paddle.optimizer.SGD(0.1, parameters=model.parameters())]
+def train(x):
+    (model(paddle.to_tensor(x)) ** 2).mean().backward()
+    optimizer[0].step()
+""",
+    "keras": """
+import keras
+from keras import layers, ops
+
+x = keras.Input((4, 6, 2))
+hidden = layers.PReLU(shared_axes=[1, 2])(layers.Conv2DTranspose(3, 2, 2)(x))
+hidden = layers.RMSNormalization(epsilon=1e-6)(ops.mean(hidden, (1, 2)))
+hidden = layers.Activation("hard_swish")(hidden)
+words = layers.Embedding(5, 4)(ops.cast(ops.zeros_like(hidden[:, :2]), "int64"))
+model = keras.Model(x, ops.mean(words, 1) + hidden[:, :1])
+model.compile(keras.optimizers.SGD(0.1), loss="mse")
+optimizer = []
+def train(x):
+    x = np.moveaxis(x, 1, 3)
+    model.fit(x, np.zeros((3, 4)), batch_size=3, shuffle=False, verbose=0)
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("port", "right"),
+    [
+        ("paddle", {"up": 2, "act": 1, "norm": 2, "both": 2, "bag": 1}),
+        ("keras", {"up": 2, "act": 1, "rms": 1, "bag": 1}),
+    ],
+)
+def test_layers_that_are_less_usual(tmp_path, capsys, port, right):
+    def record(side, *words):
+        script = tmp_path / f"in_{side}.py"
+        script.write_text(LESS_USUAL.format(side, IN[side]))
+        process = start(script, *words)
+        assert process.wait() == 0, process.stderr.read()
+
+    a, b, file = tmp_path / f"of-{port}", tmp_path / "b", tmp_path / "map.yaml"
+    record("torch", a)
+    record(port, b)
+    run(capsys, "align", a, b, "-o", file)
+    run(capsys, "weights", a, "--map", file, "-o", tmp_path / "weights")
+    record(port, b, tmp_path / "weights")
+    run(capsys, "align", a, b, "-o", file)
+    rows = {row.units[0]: row for row in read(file).rows}
+    assert {name: len(rows[name].parameters) for name in right} == right
+    for name in right:
+        assert rows[name].use
+        assert "initial weights equal" in rows[name].why
+        assert name == "bag" or "outputs agree" in rows[name].why
+    if port == "paddle":
+        assert "outputs agree" in rows["hard"].why
+
+
 def test_an_activation_inside_a_layer_is_a_unit_of_its_own():
     shapes = {"weight": (2,), "forward/norm": (3, 2)}
     parts = {"weight": "weight"}
@@ -758,6 +872,41 @@ def test_doctor_names_the_constants_that_paddle_holds_in_float32(tmp_path):
     for each, value in zip(traces, average.values, strict=True):
         below, above = (each.read(0)[f"activation_gradient/{n}"].flat[0] for n in (2, 3))
         assert below / above == pytest.approx(float(value), rel=1e-14)
+
+
+def test_doctor_judges_each_optimiser_and_group(tmp_path, capsys):
+    import torch
+
+    def train(side, *rates):
+        def rules(model):
+            first, last = torch.optim.SGD, torch.optim.Adam
+            groups = zip(model[1:3], rates[1:], strict=True)
+            parts = [{"params": each.parameters(), "lr": rate} for each, rate in groups]
+            return [first(model[0].parameters(), rates[0]), last(parts)]
+
+        nn = torch.nn
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 6), nn.Linear(6, 2))
+        optimizers = rules(model)
+        with parity_torch.watch(tmp_path / side, model, optimizers):
+            (model(torch.ones(3, 4)) ** 2).mean().backward()
+            for each in optimizers:
+                each.step()
+        return Trace(tmp_path / side)
+
+    import parity.torch as parity_torch
+
+    a, b = train("a", 0.1, 0.01, 0.02), train("b", 0.3, 0.01, 0.04)
+    assert [(each.where, each.values) for each in traps([a, b])] == [
+        (("optimizer of 0.weight", "optimizer of 0.bias"), ("0.1", "0.3")),
+        (("optimizer of 2.weight", "optimizer of 2.bias"), ("0.02", "0.04")),
+    ]
+    lines = run(capsys, "doctor", a.folder, b.folder, status=1)
+    assert lines[0] == "optimizer of 0.weight and 1 more: rate"
+    # one optimiser on the other side, in its place
+    with_header(b.folder, tmp_path / "c", {}, {"optimizers": []})
+    found = {each.what: each.where for each in traps([a, Trace(tmp_path / "c")])}
+    assert found["kind"] == ("optimizer of 0.weight", "optimizer of 0.bias")
 
 
 def test_doctor_says_what_kept_two_trainings_from_starting_alike(carried, capsys):

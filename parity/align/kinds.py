@@ -23,13 +23,19 @@ _KINDS = {
     "batchnormalization": "batchnorm",
     "layernormalization": "layernorm",
     "groupnormalization": "groupnorm",
+    "rmsnormalization": "rmsnorm",
+    "syncbatchnorm": "batchnorm",
+    "embeddingbag": "embedding",
     "multiheadattention": "attention",
     "maxpooling": "maxpool",
     "averagepooling": "avgpool",
     "embed": "embedding",
     **dict.fromkeys(("layer", "model"), "module"),  # one of the user's own
 }
-_PLAIN = "relu leakyrelu gelu elu silu tanh sigmoid softmax dropout flatten maxpool avgpool"
+_PLAIN = (
+    "relu leakyrelu gelu elu silu tanh sigmoid softmax dropout flatten maxpool avgpool selu "
+    "celu mish softplus softsign hardswish hardsigmoid hardtanh logsoftmax logsigmoid"
+)
 # Kinds without parameters, whose outputs are paired.
 BARE = frozenset(_PLAIN.split())
 RECURRENT = ("lstm", "gru")
@@ -103,8 +109,8 @@ class Module:
 
 
 def kind_of(class_name: str) -> str:
-    """Return the kind of a module: Conv2d and Conv2D are conv."""
-    name = re.sub(r"\d[dD]$", "", class_name).lower()
+    """Return the kind of a module: Conv2d is conv, Conv2DTranspose convtranspose."""
+    name = re.sub(r"\d[dD](?=$|Transpose$)|_", "", class_name).lower()
     return _KINDS.get(name, name)
 
 
@@ -260,6 +266,12 @@ def _conv(module: Module) -> dict[str, Part]:
     return {"weight": _part(module, "kernel", *layout), "bias": _part(module, "bias")}
 
 
+def _transposed_conv(module: Module) -> dict[str, Part]:
+    if module.framework == "jax":  # whose kernel is turned around
+        raise LookupError(module.kind)
+    return _conv(module)
+
+
 def _embedding(module: Module) -> dict[str, Part]:
     names = {"keras": "embeddings", "jax": "embedding"}
     return {"weight": _part(module, names.get(module.framework, "weight"))}
@@ -272,6 +284,21 @@ def _norm(module: Module) -> dict[str, Part]:
         "running_mean": ("running_mean", "_mean", "moving_mean", "mean"),
         "running_var": ("running_var", "_variance", "moving_variance", "var"),
     }
+    return _called(module, roles)
+
+
+def _by_feature(module: Module) -> dict[str, Part]:
+    """Return weights of which there is one for each feature, whatever axes of 1 are around."""
+    roles = {"weight": ("weight", "_weight", "alpha", "negative_slope"), "bias": ("bias",)}
+    found = _called(module, roles)
+    for role, part in found.items():
+        shape = module.shapes.get(part.names[0], ())
+        if len(shape) > 1 and max(shape) == prod(shape):
+            found[role] = Part(part.names, ({"reshape": [list(shape), [max(shape)]]},))
+    return found
+
+
+def _called(module: Module, roles: Mapping[str, tuple[str, ...]]) -> dict[str, Part]:
     return {
         role: _part(module, next((each for each in own if each in module.parameters), ""))
         for role, own in roles.items()
@@ -313,7 +340,9 @@ _PARAMETERS: dict[str, Callable[[Module], dict[str, Part]]] = {
     "linear": _linear,
     "conv": _conv,
     "embedding": _embedding,
-    **dict.fromkeys(("batchnorm", "layernorm", "groupnorm"), _norm),
+    "convtranspose": _transposed_conv,
+    **dict.fromkeys(("batchnorm", "layernorm", "groupnorm", "instancenorm", "rmsnorm"), _norm),
+    **dict.fromkeys(("prelu", "bilinear"), _by_feature),
     "attention": _attention,
 }
 

@@ -48,7 +48,7 @@ FRAMEWORKS = ("torch", "paddle", "jax", "tensorflow", "keras")
 # the largest distance of outputs that confirms them, of their largest magnitude
 _AGREE = 1e-4
 _SCORES = {True: 10, False: 1}  # of a unit with parameters, and of one without
-_IMAGES = ("conv", "maxpool", "avgpool")
+_IMAGES = ("conv", "convtranspose", "maxpool", "avgpool")
 _NO_IMAGES = ("linear", "attention", "layernorm", "embedding", *RECURRENT)
 # Counters and the like, which the frameworks keep in forms of their own.
 _LEFT_OUT = {
@@ -309,7 +309,7 @@ class _Side:
         """Return what the model was given."""
         # one of the user's own, such as a normalisation of the input, does not tell
         first = next((unit for unit in self.units if unit.known), self.units[0])
-        last = first.kind == "conv" and self._channels_last(first.settings)
+        last = first.kind in ("conv", "convtranspose") and self._channels_last(first.settings)
         found = {}
         for name in (each for each in self.of("batch") if "#" not in each):
             rank = len(self.shapes[f"batch/{name}"])

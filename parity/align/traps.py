@@ -39,7 +39,7 @@ class Trap:
 # what it is -> (frameworks' names of it, whether another convention has to be undone)
 _OF_MODULES: dict[str, dict[str, tuple[str, ...]]] = {
     "layernorm": {"epsilon": ("eps", "epsilon")},
-    "groupnorm": {"epsilon": ("eps", "epsilon")},
+    **{f"{each}norm": {"epsilon": ("eps", "epsilon")} for each in ("group", "instance", "rms")},
     "batchnorm": {"epsilon": ("eps", "epsilon"), "momentum": ("momentum",)},
     "leakyrelu": {"slope": ("negative_slope",)},
     "conv": {
@@ -264,33 +264,50 @@ class _Doctor:
                 yield name, Trap("dropout", (_text(most[0]), _text(most[1])), fix)
 
     def _optimizers(self) -> Iterator[tuple[str, Trap]]:
-        given = [each.get("optimizer", {}) for each in self._facts]
+        """Yield in what the optimisers differ, or each pair of them that moves a parameter."""
+        whole = [each.get("optimizer", {}) for each in self._facts]
+        pairs: dict[str, tuple[list[Any], list[str]]] = {}
+        for both in (each for row in self._rows for each in row.parameters.values()):
+            given = [
+                _that_moves(part.names, facts)
+                for part, facts in zip(both, self._facts, strict=True)
+            ]
+            if None not in given:
+                pairs.setdefault(repr(given), (given, []))[1].append(both[1].names[0])
+        if len(pairs) < 2:
+            given = next((given for given, _ in pairs.values()), whole)
+            yield from (("optimizer", trap) for trap in self._of_rules(given))
+            return
+        for given, names in pairs.values():
+            for trap in self._of_rules(given):
+                yield from ((f"optimizer of {name}", trap) for name in names)
+
+    def _of_rules(self, given: list[Any]) -> Iterator[Trap]:
         kinds = [_KINDS.get(str(each.get("kind")).lower(), each.get("kind")) for each in given]
-        where = "optimizer"
-        if "optax" in kinds:
-            return  # a rule of optax whose parts are not known
+        if "optax" in kinds or "" in kinds:
+            return  # a rule of optax whose parts are not known, or of the user's own
         if str(kinds[0]).lower() != str(kinds[1]).lower():
-            yield where, Trap("kind", _texts(kinds), "one optimiser on both sides")
+            yield Trap("kind", _texts(kinds), "one optimiser on both sides")
             return
         kind = str(kinds[0]).lower()
         settings = [_betas(each.get("settings", {})) for each in given]
         for what, own in _OF_OPTIMIZERS.items():
             if what == "rate" and not all(set(own) & each.keys() for each in settings):
                 continue  # a schedule
-            yield from self._setting(where, kind, what, own, settings)
+            yield from (trap for _, trap in self._setting("", kind, what, own, settings))
         if kind in ("adam", "adamw"):
-            yield from self._held(where, settings)
+            yield from self._held(settings)
         odd = [side for side in self._sides if side in _ODD.get(kind, ((), ""))[0]]
         backends = [each.get("backend") for each in self._facts]
         if kind in _ADAPTIVE and backends.count("tensorflow") == 1 and self._twice():
             told = "an embedding's squared gradient"
             values = ("of each row alone" if each else "of their sum" for each in backends)
             fix = "no word twice in a batch, or a tolerance"
-            yield where, Trap(told, _texts(list(values)), fix)
+            yield Trap(told, _texts(list(values)), fix)
         epsilons = [_first_of(each, _OF_OPTIMIZERS["epsilon"]) for each in settings]
         if len(odd) == 1 and max(epsilons) > _NO_MATTER:
             fix = "an epsilon of 1e-30 on both, whose place does not matter, or a tolerance"
-            yield where, Trap(*_by_odd(self._sides, *_ODD[kind]), fix)
+            yield Trap(*_by_odd(self._sides, *_ODD[kind]), fix)
 
     def _twice(self) -> bool:
         """Return whether a row of an embedding is in the first batch twice."""
@@ -302,10 +319,10 @@ class _Doctor:
         repeated = any(np.unique(each).size < each.size for each in words)
         return repeated and any(row.kind == "embedding" for row in self._rows)
 
-    def _held(self, where: str, settings: list[Settings]) -> Iterator[tuple[str, Trap]]:
+    def _held(self, settings: list[Settings]) -> Iterator[Trap]:
         """Yield that a side computes 1 - beta2 in float32, of which few digits are left."""
         squares = [each.get("beta2", each.get("beta_2")) for each in settings]
-        if not all(isinstance(each, float) for each in squares):
+        if not all(isinstance(each, float) for each in squares) or not _same(*squares):
             return
         holds = ("keras", "tensorflow", *(() if self._double else ("paddle", "jax")))
         a, b = (
@@ -316,7 +333,7 @@ class _Doctor:
         if slot := next((n for n, both in self._slots.items() if "moment2" in both), None):
             fix = f"{_BETAS}, or optimizer/*/{slot}=0,{_rounded_up(abs(a / b - 1)):g}"
         if a != b:
-            yield where, Trap("1 - beta2, held in float32", (_text(a), _text(b)), fix)
+            yield Trap("1 - beta2, held in float32", (_text(a), _text(b)), fix)
 
 
 # as exact in float32 as their powers, and near the usual ones
@@ -342,6 +359,13 @@ _ODD = {
 _ADAPTIVE = ("adam", "adamw", "rmsprop", "adagrad")
 _KINDS = {"momentum": "SGD", "gradientdescent": "SGD"}
 _KEPT = ("batchnorm", "momentum", "torch")
+
+
+def _that_moves(names: Sequence[str], facts: Mapping[str, Any]) -> Any:
+    """Return the optimiser of a parameter and its settings; None: nothing moves it."""
+    if groups := facts.get("optimizers"):
+        return next((each for each in groups if set(names) & set(each["parameters"])), None)
+    return facts.get("optimizer", {})
 
 
 def _by_odd(
@@ -392,6 +416,7 @@ def _each_axis(value: Any, settings: Settings, side: str) -> Any:
 
 _CONVENTIONS: dict[tuple[str, str], Callable[[Any, Settings, str], Any]] = {
     ("batchnorm", "momentum"): _kept,
+    ("rmsnorm", "epsilon"): lambda value, *_: "that of the type" if value is None else value,
     ("conv", "padding"): _padding,
     ("conv", "groups"): _groups,
     ("embedding", "padding_idx"): lambda value, *_: "None" if value is None else value,

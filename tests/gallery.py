@@ -1,6 +1,6 @@
 """Models that nobody here wrote, and ports: `python gallery.py FOLDER [A-B-NETWORK ...]`.
 
-Each side trains a network for three steps in float64, in a process of its own, and records
+Each side trains its networks for three steps in float64, in processes of its own, and records
 them: in FOLDER/found/SIDE/NETWORK with its framework's defaults; in FOLDER/aligned/SIDE/NETWORK
 with the settings that `parity doctor` named, the second side from the weights of the first;
 and, of networks of layers, in FOLDER/float32/SIDE/NETWORK the same in float32.
@@ -10,15 +10,17 @@ What the commands say of it is printed as the rows of docs/gallery.md.
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import aligned_networks
 import numpy as np
-from aligned_networks import RATE, SHAPES, Run, with_keras, with_paddle, with_torch
+from aligned_networks import RATE, SHAPES, Run, measured, with_keras, with_paddle, with_torch
 
 from parity import Trace
 from parity.align.mapping import read, unmapped
@@ -483,39 +485,67 @@ DECLARED = {
 }
 
 
-def train(side, folder, network, how):
-    where = Path(folder, how, side)
-    where.mkdir(parents=True, exist_ok=True)
+def train(side, folder, *runs):
+    """Train a side, in the ways and networks of some runs that have not been recorded."""
     if side == "torch":
         with contextlib.suppress(ModuleNotFoundError):  # layers of PyTorch do without
             import_torchvision()
-    SIDES[side](Entry(network, how), where)
+    for run in runs:
+        how, network = run.split("/")
+        where, entry = Path(folder, how, side), Entry(network, how)
+        if (where / network).exists():
+            continue
+        where.mkdir(parents=True, exist_ok=True)
+        SIDES[side](entry, where)
+        if side == "torch" and how == "float32":
+            measured(entry, where)
 
 
-def trains(*of):
-    """Return the command that trains a side."""
-    return [sys.executable, "-W", "ignore", __file__, "--train", *map(str, of)]
+def start(folder, runs):
+    """Train sides, each in a process of its own; they are given as side -> runs."""
+    words = [sys.executable, "-W", "ignore", __file__, "--train"]
+    given = {"env": os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, "text": True}
+    started = [
+        subprocess.Popen([*words, side, folder, *of_side], stderr=subprocess.PIPE, **given)
+        for side, of_side in runs.items()
+    ]
+    for each in started:
+        _, said = each.communicate()
+        assert each.returncode == 0, said
 
 
-def start(side, folder, network, how):
-    """Train a side in a process of its own, unless it has been recorded."""
-    if (folder / how / side / network).exists():
-        return
-    words = trains(side, folder, network, how)
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def hows(name):
+    """Return how a pair is trained once it is aligned."""
+    a, _, network = name.split("-")
+    of_layers = a == "torch" and network in NETWORKS[:3]
+    return ["aligned", "float32"] if of_layers else ["aligned"]
 
 
-def aligned(folder, name, how):
-    """Train an aligned pair, the second side from the weights of the first; return both."""
-    a, b, network = name.split("-")
-    pair = [folder / how / side / network for side in (a, b)]
-    weights = pair[1].with_suffix(".safetensors")
-    weights.parent.mkdir(parents=True, exist_ok=True)
-    start(a, folder, network, how)
-    run("weights", pair[0], "--map", folder / f"{name}.yaml", "-o", weights)
-    start(b, folder, network, how)
-    return pair
+def record(folder, names):
+    """Train pairs: as they are found, and aligned, the second side from the first's weights."""
+    for a in dict.fromkeys(name.split("-")[0] for name in names):
+        pairs = [name for name in names if name.startswith(f"{a}-")]
+        first, second = defaultdict(list), defaultdict(list)
+        for name in pairs:
+            _, b, network = name.split("-")
+            first[a] += [f"{how}/{network}" for how in ("found", *hows(name))]
+            first[b].append(f"found/{network}")
+            second[b] += [f"{how}/{network}" for how in hows(name)]
+        start(folder, first)
+        for name in pairs:
+            file = folder / f"{name}.yaml"
+            run("align", *sides(folder, name, "found"), "-o", file)
+            for ours, theirs in (sides(folder, name, how) for how in hows(name)):
+                theirs.parent.mkdir(parents=True, exist_ok=True)
+                weights = theirs.with_suffix(".safetensors")
+                run("weights", ours, "--map", file, "-o", weights)
+        start(folder, second)
+
+
+def sides(folder, name, how):
+    """Return the traces of a pair."""
+    *both, network = name.split("-")
+    return [folder / how / side / network for side in both]
 
 
 def used(folder, name, pair, *options):
@@ -537,19 +567,12 @@ def row(folder, name):
       used: the largest share of a bound that the aligned pair takes.
       measured: the same in float32, of what `parity bounds` measured; None: not measured.
     """
-    a, b, network = name.split("-")
-    found = [folder / "found" / side / network for side in (a, b)]
-    file, bounds = folder / f"{name}.yaml", folder / f"{a}-{network}-bounds.json"
-    for side in (a, b):
-        start(side, folder, network, "found")
-    run("align", *found, "-o", file)
-    pair, measured = aligned(folder, name, "aligned"), None
-    if a == "torch" and network in NETWORKS[:3]:
-        single = aligned(folder, name, "float32")
-        if not bounds.exists():  # the ports share it
-            run("bounds", single[0], "-o", bounds, "--", *trains(a, folder, network, "float32"))
-        measured = used(folder, name, single, "--bounds", bounds)
-    mapping = read(file)
+    found, pair = (sides(folder, name, how) for how in ("found", "aligned"))
+    single, in_float32 = None, sides(folder, name, "float32")
+    if "float32" in hows(name):
+        bounds = in_float32[0].with_suffix(".json")
+        single = used(folder, name, in_float32, "--bounds", bounds)
+    mapping = read(folder / f"{name}.yaml")
     own = unmapped(list(map(Trace, found)), replace(mapping, rows=[]))[0]
     return {
         "parameters": len(own),
@@ -557,7 +580,7 @@ def row(folder, name):
         "defaults": named(found),
         "left": named(pair),
         "used": used(folder, name, pair),
-        "measured": measured,
+        "measured": single,
     }
 
 
@@ -578,18 +601,17 @@ def named(folders):
     )
 
 
-def main(folder, *names):
-    for name in names or PAIRS:
-        found = row(Path(folder), name)
-        left = f"; left: {found['left']}" if found["left"] else ""
-        cells = (
-            f"`{name}`",
-            f"{found['right']} of {found['parameters']}",
-            found["defaults"] or "-",
-        )
-        shares = found["used"], found["measured"]
-        cells = *cells[:-1], cells[-1] + left, *map(percent, shares)
-        print("|", " | ".join(cells), "|")
+def line(folder, name):
+    """Return the row of a pair in docs/gallery.md."""
+    found = row(folder, name)
+    left = f"; left: {found['left']}" if found["left"] else ""
+    cells = (
+        f"`{name}`",
+        f"{found['right']} of {found['parameters']}",
+        (found["defaults"] or "-") + left,
+        *(percent(found[share]) for share in ("used", "measured")),
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def percent(share):
@@ -600,4 +622,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "--train":
         train(*sys.argv[2:])
     else:
-        main(*sys.argv[1:])
+        folder, names = Path(sys.argv[1]).resolve(), sys.argv[2:] or PAIRS
+        record(folder, names)
+        for name in names:
+            print(line(folder, name))

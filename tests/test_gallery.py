@@ -1,12 +1,9 @@
 """Models that nobody here wrote: what docs/gallery.md says of each pair, found again."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from gallery import NETWORKS, PAIRS
+from gallery import NETWORKS, PAIRS, line, record
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = {
@@ -23,22 +20,19 @@ def needs(name):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("gallery")
+def folder(once, request):
+    """Return the folder of all pairs that are tested."""
+    of = [getattr(each, "callspec", None) for each in request.session.items]
+    names = [each.params["name"] for each in of if each and each.params.get("name") in ROWS]
+    return once.fill(["gallery"], lambda folders: record(folders[0], names))[0]
 
 
 @pytest.mark.thorough
 @pytest.mark.torch
 @pytest.mark.parametrize("name", [pytest.param(n, marks=needs(n)) for n in ROWS])
 def test_a_pair_is_as_the_page_says(folder, name):
-    words = [sys.executable, "-W", "ignore", ROOT / "tests" / "gallery.py", folder, name]
-    paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
-    done = subprocess.run(
-        words, env=os.environ | paths, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
     # the share of a bound that rounding takes is another on another processor
-    assert done.stdout.rsplit("|", 3)[0] == ROWS[name].rsplit("|", 3)[0]
+    assert line(folder, name).rsplit("|", 3)[0] == ROWS[name].rsplit("|", 3)[0]
 
 
 def test_the_page_has_pairs_that_can_be_made():

@@ -118,7 +118,7 @@ def aligned(once):
     return once.fill(["aligned"], lambda folders: train(*folders, *RUNS))[0]
 
 
-RUNS = [f"{network}-{seed}" for network in NETWORKS for seed in range(1, 4)]
+RUNS = ["lstm-1", "gru-2", "encoder-3", "conv-1"]
 # which no bound of a training's own rounding covers, nor any setting
 DIVISOR = {"weight/1.running_var": Tolerance(0, 1e-3, reason="PyTorch divides by n - 1")}
 

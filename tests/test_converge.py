@@ -12,6 +12,8 @@ from browser import cells, lines
 from conftest import TINY, assert_one_line, flags, start
 
 from parity.base.errors import NumericFailure
+from parity.cli.command_line import main
+from parity.cli.commands import parity
 from parity.twins.cli.options import ConvergeOptions
 from parity.twins.converge.converging import EQUIVALENT, NOT_SHOWN, converge, train_alike
 from parity.twins.converge.report import converge_html, converge_text, verdict_text
@@ -286,12 +288,13 @@ def test_the_command_says_so_by_its_status(text, cache, tmp_path):
         (["--replicas=99"], "train: "),
     ],
 )
-def test_bad_use_is_told_at_once(words, expected, tmp_path):
-    assert expected in assert_one_line(*command(*words, f"--out={tmp_path}")[::2])
+def test_bad_use_is_told_at_once(words, expected, tmp_path, capsys):
+    status = main(parity, ["converge", *words, f"--out={tmp_path}"])
+    assert expected in assert_one_line(status, capsys.readouterr().err)
 
 
-def test_a_peer_that_is_not_installed_is_told_at_once(tmp_path):
-    status, _, errors = command(
-        "--peers=pytorch", f"--out={tmp_path}", PARITY_PYTORCH_PYTHON="/usr/bin/false"
-    )
+def test_a_peer_that_is_not_installed_is_told_at_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PARITY_PYTORCH_PYTHON", "/usr/bin/false")
+    status = main(parity, ["converge", "--peers=pytorch", f"--out={tmp_path}"])
+    errors = capsys.readouterr().err
     assert "torch is not installed for /usr/bin/false" in assert_one_line(status, errors)

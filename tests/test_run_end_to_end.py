@@ -140,7 +140,7 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
         signal.SIGKILL,
         *(
             pytest.param(each, marks=pytest.mark.thorough)
-            for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+            for each in (signal.SIGTERM, signal.SIGHUP)
         ),
     ],
     ids=lambda number: number.name,

@@ -7,7 +7,8 @@ untouched would, and stops resumed trainings, too. Whatever reaches its end must
 of a training that nothing has touched; if it trains asynchronously, those of a replay of its
 schedule.
 
-`make signals` draws more of them; the seed and the numbers in a failure's message repeat them.
+`make signals` draws more of them, for all strategies; the seed and the numbers in a failure's
+message repeat them.
 """
 
 import os
@@ -29,6 +30,7 @@ from conftest import FOLDERS, chosen, flags, processes_in, wait_for
 from parity.base.files import UNFINISHED
 from parity.twins.launch.fork_server import Forked, ForkServer
 from parity.twins.launch.processes import ROOT, interpreter
+from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.strategies import StrategyEntry
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
 
@@ -196,7 +198,13 @@ def trains(framework: str, entry: StrategyEntry, text: Path, cache: Path) -> lis
     return [str(ROOT / FOLDERS[framework] / "train.py"), *given]
 
 
-@pytest.mark.parametrize(("framework", "entry"), chosen(lambda entry: True))
+def has_its_own_way_to_stop(entry: StrategyEntry) -> bool:
+    """Return whether a strategy has processes or workers, or the loop of all that have none."""
+    default = any(entry.name == each.strategies.default for each in FRAMEWORKS.values())
+    return COUNT > 1 or default or bool(entry.traits.processes) or not entry.traits.synchronous
+
+
+@pytest.mark.parametrize(("framework", "entry"), chosen(has_its_own_way_to_stop))
 def test_whatever_signals_come_a_training_ends_and_goes_on_to_the_same_bits(
     server, framework, entry, text, cache, place
 ):

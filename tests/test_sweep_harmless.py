@@ -21,15 +21,16 @@ BY_NAME = {rewrite.name: rewrite for rewrite in HARMLESS}
 
 
 def some():
-    """Yield each rewrite in each side, taking turns between the precisions and the kernels.
+    """Yield each rewrite once, taking turns between the sides, precisions and kernels.
 
     All of them are `python -m parity sweep --harmless --kernels fast,plain`.
     """
-    for number, (rewrite, side) in enumerate(itertools.product(HARMLESS, FRAMEWORKS)):
-        kernels = [each for each in KERNELS if side in rewrite.edits_for(each)]
-        if kernels:
-            dtype = DTYPES[(number // 2) % len(DTYPES)]
-            yield Planting(rewrite, side, dtype, kernels[number // 4 % len(kernels)])
+    for number, rewrite in enumerate(HARMLESS):
+        places = [
+            (k, side) for k in KERNELS for side in FRAMEWORKS if side in rewrite.edits_for(k)
+        ]
+        kernels, side = places[number % len(places)]
+        yield Planting(rewrite, side, DTYPES[number // 4 % len(DTYPES)], kernels)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ again, and its trace is compared with the other side's correct one.
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -79,6 +79,13 @@ class Planting:
         return self.strategy if has_own else ""
 
     @property
+    def edits_of_default(self) -> tuple[Edit, ...]:
+        """Return the edits for the default strategy, which reads no other strategy's module."""
+        path = FRAMEWORKS[self.side].strategies.entry(self.strategy).path
+        module = path.partition(":")[0].replace(".", "/")
+        return () if {edit.file for edit in self.edits} == {f"{module}.py"} else self.edits
+
+    @property
     def name(self) -> str:
         """Return a name for its files."""
         return f"{self.fault.name}-{self.side}-{self.run.name}"
@@ -98,7 +105,8 @@ class Hunt:
         self._runs = SideRuns(options.out, servers)
         self._checks = PlantedChecks(self._runs)
         self._correct: dict[SmallRun, dict[str, Trace]] = {}
-        self._locks: dict[SmallRun, threading.Lock] = {}
+        self._defaults: dict[tuple[SmallRun, str], Trace] = {}
+        self._locks: dict[Hashable, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def correct(self, run: SmallRun) -> dict[str, Trace]:
@@ -107,9 +115,7 @@ class Hunt:
         Raises:
           SideFailed: if the two sides do not match there.
         """
-        with self._lock:
-            lock = self._locks.setdefault(run, threading.Lock())
-        with lock:
+        with self._one_at_a_time(run):
             if run not in self._correct:
                 traces = {
                     side: self._runs.record(side, run, f"correct/{run.name}-{side}")
@@ -125,6 +131,23 @@ class Hunt:
                     )
                 self._correct[run] = traces
             return self._correct[run]
+
+    def _default(self, planting: Planting) -> Trace:
+        """Return a trace of the side's default strategy, trained from the same source."""
+        side, run, edits = planting.side, planting.run, planting.edits_of_default
+        options = SETTINGS[run.setting].options(side, FRAMEWORKS[side].strategies.default)
+        options["checkpoint_every"] = None
+        if edits:
+            return self._runs.record(side, run, f"{planting.name}/default", edits, **options)
+        with self._one_at_a_time((run, side)):
+            if (run, side) not in self._defaults:
+                name = f"correct/{run.name}-{side}-default"
+                self._defaults[run, side] = self._runs.record(side, run, name, **options)
+            return self._defaults[run, side]
+
+    def _one_at_a_time(self, key: Hashable) -> threading.Lock:
+        with self._lock:
+            return self._locks.setdefault(key, threading.Lock())
 
     def find(self, planting: Planting) -> Finding:
         """Plant one fault, and return what the harness finds of it."""
@@ -183,9 +206,7 @@ class Hunt:
             faulty = self._runs.record(side, run, name, planting.edits, **more)
         traces = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
         if planting.own_strategy and fault.check in ("", "evaluation"):  # both are recorded
-            default = SETTINGS[run.setting].options(side, FRAMEWORKS[side].strategies.default)
-            name = f"{planting.name}/default"
-            traces.append(self._runs.record(side, run, name, planting.edits, **more | default))
+            traces.append(self._default(planting))
         # a cause must hold in all steps that are left, as in `parity run`
         left = SETTINGS[run.setting].steps
         verdict = compare_traces(traces, left, _CAUSE_SECONDS)

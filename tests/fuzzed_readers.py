@@ -231,7 +231,7 @@ def _with_metadata(whole: bytes, content: bytes) -> bytes:
     metadata.pop("sha256", None)
     metadata["format"] = checkpoints.FORMAT
     try:
-        metadata["sha256"] = checkpoints._hash(tensors, metadata)
+        metadata["sha256"] = checkpoints.contents_hash(tensors, metadata)
         return save(tensors, metadata)
     except UnicodeEncodeError:  # half of a character, which no file of safetensors can hold
         return whole

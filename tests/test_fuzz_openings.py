@@ -80,7 +80,7 @@ UNREACHED = {
         "parity/twins/processes/group.py": "all_gather",
         "parity/twins/processes/handshake.py": "__init__ visit",
         "parity/twins/processes/launcher_variables.py": "meeting_point",
-        "parity/twins/training/rank_agreement.py": "shared_checkpoint",
+        "parity/twins/training/checkpoint_contents.py": "shared_checkpoint",
     },
     "a word of the command line, or what is typed": {
         "parity/cli/commands.py": "_range _tolerance",

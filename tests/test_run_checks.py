@@ -146,7 +146,7 @@ MISTAKES = {
         "untraced: perplexity/valid",
     ),
     "the worst checkpoint is kept as the best": (
-        Edit("parity/twins/training/checkpoint.py", "quality >= Best(", "quality <= Best("),
+        Edit("parity/twins/training/checkpoint.py", "quality >= found.", "quality <= found."),
         UNRECORDED,
         "counting: checkpoints/best.json/step",
     ),

@@ -25,7 +25,7 @@ def rewritten(path, change) -> None:
     tensors = load_file(path)
     change(tensors, metadata)
     metadata.pop("sha256")
-    save_file(tensors, path, metadata | {"sha256": module._hash(tensors, metadata)})
+    save_file(tensors, path, metadata | {"sha256": module.contents_hash(tensors, metadata)})
 
 
 def retyped(path, kind, size) -> None:

@@ -31,7 +31,7 @@ from pathlib import Path
 from parity.twins.training.events import EventWriter
 with EventWriter(Path(sys.argv[1]), 0) as events:
     before = dict(os.environ)
-    events.scalar("perplexity/valid", 0, 1.0)
+    events.scalars(0, {"perplexity/valid": 1.0})
     assert dict(os.environ) == before, set(os.environ) - set(before)
 """
 

@@ -260,7 +260,7 @@ def test_overwriting_a_folder_of_others_removes_nothing(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "step-00000001.safetensors").write_text("of another tool")
     options = TrainOptions(out=tmp_path, overwrite=True)
-    RunFolder(options).prepare(SPEC, "", (options, SPEC))
+    RunFolder(options).prepare(SPEC, options, SPEC)
     assert (tmp_path / "checkpoints" / "step-00000001.safetensors").exists()
 
 

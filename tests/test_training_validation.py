@@ -246,5 +246,6 @@ def test_every_rank_ends_when_rank_0_has_no_patience_left(tmp_path, step, ends):
         summary = Summary(strategy.framework, 2, "float64")
         given = strategy, text(spec, PER_EPOCH), options, summary, EventWriter(None, 0)
         validation = Validation(*given, lambda: None)
-        found.append(validation.is_out_of_patience(step))
+        validation.resume(step, changed=False)
+        found.append(validation.ends_early(step, 36))
     assert found == [ends, ends]

@@ -201,8 +201,8 @@ def write_config(folder: Path, options: Any, spec: Spec) -> None:
     Raises:
       UsageError: if it cannot be written, or would replace a file of the user.
     """
-    check_config(folder)
     text = HEADER + config_text(options, spec, _OF_ONE_START)
+    check_config(folder)
     write_whole(folder / CONFIG, text.encode())
 
 

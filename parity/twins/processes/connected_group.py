@@ -132,8 +132,9 @@ class ConnectedGroup(ProcessGroup):
                 elif isinstance(came, int):
                     self._end_meeting(f"{self._names[came]} is gone before all had come")
                 else:
-                    self._admit(*came, facts)
-                    reception.watch(came[1]["rank"], came[0])
+                    channel, values = came
+                    self._admit(channel, values, facts)
+                    reception.watch(values["rank"], channel)
         names = [self._names[number] for number in range(len(self._members))]
         for number, connection in self._others.items():
             try:

@@ -1,12 +1,14 @@
-"""Joins what the replicas of several processes have computed, outside of the engine."""
+"""The rows that a process reads, and what all have computed, joined outside of the engine."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.replicas import split_rows
+from parity.twins.spec.step_arrays import StepInputs
 
 
 def local_rows(group: ProcessGroup, rows: int, replicas: int, rank: int | None = None) -> slice:
@@ -21,6 +23,40 @@ def local_rows(group: ProcessGroup, rows: int, replicas: int, rank: int | None =
     sizes, each = split_rows(rows, replicas), replicas // group.size
     first = (group.rank if rank is None else rank) * each
     return slice(sum(sizes[:first]), sum(sizes[: first + each]))
+
+
+def local_batch(batches: Any, step: int, group: ProcessGroup | None, replicas: int) -> Any:
+    """Return this process's rows of the batch of a step; all rows if it runs alone.
+
+    Args:
+      batches: a split of a TextSource.
+      step: the step.
+      group: the processes that share the batch; None to return all rows.
+      replicas: the number of all replicas.
+    """
+    if group is None or group.size == 1:
+        return batches.batch(step)
+    return batches.batch(step, local_rows(group, batches.size(step), replicas))
+
+
+def whole_batch(group: ProcessGroup, inputs: StepInputs) -> Mapping[str, np.ndarray] | None:
+    """Return the arrays of a whole batch, as the processes have read them.
+
+    What is recorded is thus what was read: a rank that reads wrong rows is found by them.
+
+    Args:
+      group: the processes that share the batch.
+      inputs: the rows of this process, or all of them.
+
+    Returns:
+      Name -> array; None on ranks other than 0 that have read their local rows alone.
+    """
+    if not inputs.all_lengths:
+        return inputs.batch
+    gathered = group.gather(inputs.batch)
+    if gathered is None:
+        return None
+    return {name: np.concatenate([each[name] for each in gathered]) for name in inputs.batch}
 
 
 def gather_parts(

@@ -151,10 +151,12 @@ class AsynchronousRun:
     Args:
       strategy: the strategy.
       text: the text to train on.
+      log: gets the order of the updates.
       checkpoint_every: the number of steps between checkpoints; None for one after each epoch.
       records: whether the run records a trace, in which every update is a step.
 
     Attributes:
+      log: as given.
       settles_on_request: whether the workers can wait for each other at once: not within a
         schedule.
 
@@ -166,12 +168,13 @@ class AsynchronousRun:
         self,
         strategy: Strategy,
         text: TextSource,
-        checkpoint_every: int | None = None,
-        records: bool = False,
+        log: "ScheduleLog",
+        checkpoint_every: int | None,
+        records: bool,
     ):
         self._strategy, self._text = cast(AsynchronousStrategy, strategy), text
         self._workers, self._per_epoch = strategy.replicas, text.train.batches_per_epoch
-        self._checkpoint_every, self._records = checkpoint_every, records
+        self.log, self._checkpoint_every, self._records = log, checkpoint_every, records
         settings = strategy.build.settings
         chosen = settings.schedule or FREE
         self._schedule = schedule_of(chosen, settings.staleness, self._workers)
@@ -194,11 +197,10 @@ class AsynchronousRun:
         self,
         stop: int,
         meter: Meter,
-        start: int = 0,
-        state: State | None = None,
-        request: StopRequest | None = None,
-        log: "ScheduleLog | None" = None,
-        record: Callable[[AppliedUpdate], None] | None = None,
+        start: int,
+        state: State | None,
+        request: StopRequest,
+        record: Callable[[AppliedUpdate], None] | None,
     ) -> Generator[TrainedStep, None, None]:
         """Train from step `start` to step `stop` - 1; yield each step once all workers took it.
 
@@ -211,21 +213,19 @@ class AsynchronousRun:
           meter: measures the time between steps.
           start: the first step.
           state: the recurrent state before it; None at the start of a text.
-          request: says whether the run was asked to stop; None if nobody can.
-          log: gets the order of the updates.
+          request: says whether the run was asked to stop.
           record: records every update; None to record nothing.
 
         Raises:
           UsageError: if the schedule does not fit the training.
           NumericFailure: if a loss or a gradient is not finite.
         """
-        strategy, text, request = self._strategy, self._text, request or StopRequest()
+        strategy, text = self._strategy, self._text
         spec, group = strategy.spec, strategy.build.group
         stop, updates = self._end(stop)
 
         def applied(update: AppliedUpdate) -> None:
-            if log is not None:
-                log.add(update.part.worker, update.read)
+            self.log.add(update.part.worker, update.read)
             if record is not None:
                 record(update)
 

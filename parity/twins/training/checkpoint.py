@@ -26,6 +26,7 @@ from parity.twins.training.checkpoint_contents import Checkpoint as Checkpoint
 from parity.twins.training.checkpoint_contents import (
     check_types,
     checked_contents,
+    contents_hash,
     contents_of,
 )
 from parity.twins.training.needed_memory import require_memory
@@ -48,7 +49,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """
     metadata, tensors = contents_of(checkpoint)
     metadata = {"format": FORMAT, **metadata}
-    metadata["sha256"] = _hash(tensors, metadata)
+    metadata["sha256"] = contents_hash(tensors, metadata)
     path = folder / _name(checkpoint.step)
     # Not by number alone: after resuming from an earlier step, later ones are here too.
     older = [old for old in newest_first(folder) if old != path]
@@ -87,6 +88,12 @@ class Best(NamedTuple):
         """
         return (-1.0 if self.bleu is None else self.bleu, -self.perplexity)
 
+    def __str__(self) -> str:
+        figure = f"perplexity {decimal(self.perplexity, 3)}"
+        if self.bleu is not None:
+            figure = f"BLEU {self.bleu:.2f}"
+        return f"step {self.step}, the best by validation ({figure})"
+
 
 def best_checkpoint(folder: Path) -> Best | None:
     """Return the best checkpoint of a folder; None if none is known, or its file is gone."""
@@ -111,7 +118,9 @@ def best_checkpoint(folder: Path) -> Best | None:
     return best if (folder / best.name).is_file() else None
 
 
-def keep_best(folder: Path, step: int, perplexity: float, bleu: float | None = None) -> None:
+def keep_best(
+    folder: Path, step: int, perplexity: float, bleu: float | None = None
+) -> Best | None:
     """Keep the checkpoint of a step from now on if it is better than the best so far.
 
     Args:
@@ -120,20 +129,25 @@ def keep_best(folder: Path, step: int, perplexity: float, bleu: float | None = N
       perplexity: the perplexity on the validation text after them.
       bleu: the BLEU of answers to its questions; None for a network that does not decode.
 
+    Returns:
+      The best checkpoint then; None if there is none.
+
     Raises:
       UsageError: if this cannot be written down.
     """
-    before = best_checkpoint(folder)
-    if not (folder / _name(step)).is_file() or not math.isfinite(perplexity):
-        return
-    if before is not None and before.quality >= Best("", step, perplexity, bleu).quality:
-        return
+    before, found = best_checkpoint(folder), Best(_name(step), step, perplexity, bleu)
+    if not (folder / found.name).is_file() or not math.isfinite(perplexity):
+        return before
+    if before is not None and before.quality >= found.quality:
+        return before
     values = {"step": step, "valid_perplexity": perplexity}
     if bleu is not None:
         values["valid_bleu"] = bleu
+    kept = newest_first(folder)[:KEPT]
     write_whole(folder / _BEST, json.dumps(values).encode())
-    if before is not None and folder / before.name not in newest_first(folder)[:KEPT]:
+    if before is not None and folder / before.name not in kept:
         remove_file(folder / before.name)
+    return found
 
 
 def forget_best(folder: Path) -> None:
@@ -149,9 +163,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         its spec says.
     """
     try:
-        open_regular(path).close()
         metadata, tensors = _read(path)
-        if metadata.pop("sha256", None) != _hash(tensors, metadata):
+        if metadata.pop("sha256", None) != contents_hash(tensors, metadata):
             raise UsageError("damaged: its content does not fit its sha256")
         return checked_contents(metadata, tensors)
     except FileNotFoundError:
@@ -165,6 +178,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    open_regular(path).close()
     with safe_open(path, framework="numpy") as file:
         metadata, names = dict(file.metadata() or {}), list(file.keys())
         if metadata.get("format") != FORMAT:
@@ -271,12 +285,8 @@ def checkpoint_to_use(folder: Path, notes: list[str], newest: bool) -> Checkpoin
         except UsageError as error:
             notes.append(f"skipped the best checkpoint: {error}")
         else:
-            figure = f"perplexity {decimal(best.perplexity, 3)}"
-            if best.bleu is not None:
-                figure = f"BLEU {best.bleu:.2f}"
-            notes.append(f"step {best.step}, the best by validation ({figure})")
-            if newest_first(folder)[0].name != best.name:
-                notes[-1] += "; --newest takes the newest"
+            newer = newest_first(folder)[0].name != best.name
+            notes.append(f"{best}; --newest takes the newest" if newer else str(best))
             return found
     last = newest_checkpoint(folder, notes)
     if last is not None:
@@ -327,12 +337,3 @@ def check_fits(checkpoint: Checkpoint, spec: Spec, corpus: str, *, allow_change:
 
 def _name(step: int) -> str:
     return f"step-{step:08d}.safetensors"
-
-
-def _hash(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
-    for name in sorted(tensors):
-        array = np.asarray(tensors[name], order="C")
-        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()

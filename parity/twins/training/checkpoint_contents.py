@@ -4,6 +4,7 @@ A hash tells that a file is as it was written. It does not tell that whoever wro
 project: frameworks convert a wrong precision in silence, or start a missing state at zero.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -13,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
+from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import snapshot_shapes
 from parity.twins.spec.spec import Spec
 
+_METADATA = "metadata"  # as JSON, among the tensors that travel to the other ranks
 STATE = "state/"  # what the names of the recurrent state begin with
 TYPES = {"F32": "float32", "F64": "float64"}  # as safetensors names them, and as NumPy does
 LAST_STEP = 99_999_999  # eight digits in the name of a checkpoint
@@ -63,6 +66,36 @@ def contents_of(checkpoint: Checkpoint) -> tuple[dict[str, str], dict[str, np.nd
         "vocabularies": json.dumps(dict(checkpoint.vocabularies), sort_keys=True),
     }
     return metadata, {name: np.asarray(array, order="C") for name, array in tensors.items()}
+
+
+def shared_checkpoint(group: ProcessGroup, checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """Return on every rank the checkpoint that rank 0 has found, or None if it has none.
+
+    The others need no access to its file.
+    """
+    if group.size == 1:
+        return checkpoint
+    if group.rank > 0:
+        tensors = dict(group.broadcast(None))
+        if not tensors:
+            return None
+        return checked_contents(json.loads(tensors.pop(_METADATA).tobytes()), tensors)
+    tensors = {}
+    if checkpoint is not None:
+        metadata, tensors = contents_of(checkpoint)
+        tensors[_METADATA] = np.frombuffer(json.dumps(metadata).encode(), np.uint8)
+    group.broadcast(tensors)
+    return checkpoint
+
+
+def contents_hash(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> str:
+    """Return a hash of all that a checkpoint's file holds."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name in sorted(tensors):
+        array = np.asarray(tensors[name], order="C")
+        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def check_types(types_found: Mapping[str, str]) -> None:

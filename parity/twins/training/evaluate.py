@@ -14,30 +14,34 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.files import make_folder, read_file, write_whole
+from parity.base.errors import UsageError
+from parity.base.files import read_file, write_whole
 from parity.base.progress import say
+from parity.base.text import counted as in_words
 from parity.base.text import decimal, escaped
 from parity.twins.cli.options import TrainOptions
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.evaluation import bleu, exact_share, find_answers
 from parity.twins.decoding.hypotheses import Hypothesis
 from parity.twins.decoding.token_by_token import greedy_search
+from parity.twins.processes.gathering import local_batch, whole_batch
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.step_arrays import StepInputs, step_inputs
 from parity.twins.trace.evaluated import SPLITS
 from parity.twins.training.checkpoint import (
+    Best,
     Checkpoint,
     best_checkpoint,
-    checkpoint_to_use,
     forget_best,
     keep_best,
+    load_checkpoint,
 )
+from parity.twins.training.checkpoint_contents import shared_checkpoint
 from parity.twins.training.events import EventWriter
-from parity.twins.training.rank_agreement import shared_checkpoint
 from parity.twins.training.strategy import Strategy
 from parity.twins.training.summary import Summary
-from parity.twins.training.text_source import TextSource, local_batch, whole_batch
+from parity.twins.training.text_source import TextSource
 from parity.twins.training.train_steps import TrainedStep, perplexity
 
 _ANSWERED = 500  # the most questions of the validation text that are answered each time
@@ -187,6 +191,9 @@ class Validation:
       summary: the summary of the run, which gets perplexities and BLEU.
       events: the writer of TensorBoard events, which gets them too.
       check: a function called after each batch; it raises an exception to give up.
+
+    Attributes:
+      best: on rank 0, the run's best checkpoint, once there is one.
     """
 
     def __init__(
@@ -202,6 +209,7 @@ class Validation:
         self._summary, self._events = summary, events
         self._check, self._group = check, strategy.build.group
         self._checkpoints = options.out / "checkpoints"
+        self.best: Best | None = None
         self._sample_file, self._samples = options.out / "samples.txt", list[tuple[int, str]]()
         self._decodes = NETWORKS[strategy.spec.network].decodes
 
@@ -214,25 +222,35 @@ class Validation:
         """
         if self._group.rank > 0:
             return
-        best = best_checkpoint(self._checkpoints)
-        if best is not None and (best.step > step or changed):
+        self.best = best_checkpoint(self._checkpoints)
+        if self.best is not None and (self.best.step > step or changed):
             forget_best(self._checkpoints)
+            self.best = None
         if self._sample_file.exists():
             text = read_file(self._sample_file).decode(errors="replace")
             samples = re.findall(r"^step (\d{1,8}): (.*)\n", text, re.MULTILINE)
             self._samples = [(int(at), line) for at, line in samples if int(at) <= step]
 
-    def is_out_of_patience(self, step: int) -> bool:
-        """Return on every rank whether --patience ends the training after a step."""
-        patience = self._strategy.spec.training.patience
-        if not patience or self._options.evaluate == 0:
+    def ends_early(self, step: int, last: int) -> bool:
+        """Return on every rank whether --patience ends the training before its last step.
+
+        Args:
+          step: the number of steps trained.
+          last: the number after which the training ends in any case.
+        """
+        patience, best = self._strategy.spec.training.patience, self.best
+        validates = self._options.evaluate != 0 and self._options.trace is None
+        if not patience or not validates or step >= last:
             return False
         told = None
         if self._group.rank == 0:
-            best = best_checkpoint(self._checkpoints)
             most = patience * self._text.train.batches_per_epoch
             told = {"over": np.array(best is not None and step - best.step >= most)}
-        return bool(self._group.broadcast(told)["over"])
+        over = bool(self._group.broadcast(told)["over"])
+        if over:
+            epochs = in_words(patience, "epoch")
+            say(f"stopped at step {step}: no better validation for {epochs} (--patience)")
+        return over
 
     def validate(self, trained: TrainedStep, speed: float) -> None:
         """Evaluate the validation text, answer its questions, and keep the best checkpoint.
@@ -244,16 +262,16 @@ class Validation:
         if self._options.evaluate == 0:
             return
         started, step = time.perf_counter(), trained.number + 1
-        value, least = self._perplexity("valid", step)
+        value, least = self._perplexity("valid")
         self._summary.valid_perplexity.append(value)
-        score, words = None, ""
+        curves, score, words = {"perplexity/valid": value}, None, ""
         if self._decodes:
             # the weights of a step that is not settled are about to change
             if self._group.rank == 0 and trained.settled:
-                score = self._answer_some(step)
-                self._events.scalar("bleu/valid", step, score)
+                curves["bleu/valid"] = score = self._answer_some(step)
                 words = f", BLEU {score:.2f}"
             self._summary.valid_bleu.append(score)
+        self._events.scalars(step, curves)
         epoch, rest = divmod(step, self._text.train.batches_per_epoch)
         say(
             f"{f'step {step}' if rest else f'epoch {epoch}'}: validation perplexity "
@@ -261,58 +279,65 @@ class Validation:
             f"validated in {time.perf_counter() - started:.1f} s"
         )
         if self._group.rank == 0:
-            keep_best(self._checkpoints, step, value, score)
+            self.best = keep_best(self._checkpoints, step, value, score)
+            if score is not None:
+                lines = (f"step {at}: {line}\n" for at, line in self._samples)
+                write_whole(self._sample_file, "".join(lines).encode())
         if self._decodes:
             self._group.barrier()
 
-    def test(self, step: int) -> None:
-        """Evaluate the test text, and answer its questions if the network can.
+    def conclude(self, step: int, over: bool) -> None:
+        """Test the network if its training is over; say what it answers to a few questions.
 
-        From here on the weights are the best ones of the run, unless --newest is given.
+        From a test on, the weights are the best ones of the run, unless --newest is given.
+
+        Args:
+          step: the number of steps trained.
+          over: whether no step of the training is left.
         """
-        if self._options.evaluate == 0:
-            return
+        if over and self._options.evaluate != 0:
+            self._test(step)
+        if self._samples and self._summary.steps:
+            shown = self._samples[-1][0] if self.best is None else self.best.step
+            say(f"answers at step {shown}; {self._sample_file} has those of every validation:")
+            for at, line in self._samples:
+                if at == shown:
+                    say(f"  {line}")
+
+    def _test(self, step: int) -> None:
+        """Evaluate the test text, and answer its questions if the network can."""
         self._summary.tested_step = self._use_best(step)
-        value, least = self._perplexity("test", step)
+        value, least = self._perplexity("test")
         self._summary.test_perplexity = value
         say(f"test perplexity {decimal(value, 3)}{least}")
+        curves = {"perplexity/test": value}
         if self._decodes:
             if self._group.rank == 0:
-                self._answer(step)
+                curves["bleu/test"] = self._answer()
             self._group.barrier()
+        self._events.scalars(step, curves)
 
     def _use_best(self, step: int) -> int:
         """Load the run's best weights, unless they are those of `step`; return their step."""
-        best = None if self._options.newest else best_checkpoint(self._checkpoints)
-        found, notes = None, list[str]()
-        if self._group.rank == 0 and best is not None and best.step != step:
-            found = checkpoint_to_use(self._checkpoints, notes, newest=False)
+        best, found = None if self._options.newest else self.best, None
+        if best is not None and best.step != step:
+            try:
+                found = load_checkpoint(self._checkpoints / best.name)
+                say(f"{best}; --newest takes the newest")
+            except UsageError as error:
+                say(f"skipped the best checkpoint: {error}")
         found = shared_checkpoint(self._group, found)
-        for note in notes:
-            say(note)
         if found is None:
             return step
         self._strategy.load(found.snapshot)
         return found.step
 
-    def _perplexity(self, split: str, step: int) -> tuple[float, str]:
+    def _perplexity(self, split: str) -> tuple[float, str]:
         """Return the perplexity of a split, and in words the lowest possible one."""
         most = self._options.evaluate
         value = evaluate(self._strategy, self._text, split, self._check, most).perplexity
-        self._events.scalar(f"perplexity/{split}", step, value)
         best = self._text.best_perplexity(split)
         return value, f"; lowest possible {best:.3f}" if best else ""
-
-    def say_samples(self) -> None:
-        """Say the answers to a few questions that the best weights gave, else the last ones."""
-        if not self._samples:
-            return
-        best, last = best_checkpoint(self._checkpoints), self._samples[-1][0]
-        shown = last if best is None else best.step
-        say(f"answers at step {shown}; {self._sample_file} has those of every validation:")
-        for step, line in self._samples:
-            if step == shown:
-                say(f"  {line}")
 
     def _answer_some(self, step: int) -> float:
         """Answer questions of the validation text greedily, the same each time; return BLEU."""
@@ -328,24 +353,22 @@ class Validation:
             question, reference = map(_line, pairs[at])
             words = f"{question} -> {_line(answers[at])} (reference: {reference})"
             self._samples.append((step, escaped(words)))
-        lines = (f"step {at}: {line}\n" for at, line in self._samples)
-        write_whole(self._sample_file, "".join(lines).encode())
         references = [reference for _, reference in pairs]
         return float(bleu(answers, references, spec.text.target_segmenter)["score"])
 
-    def _answer(self, step: int) -> None:
-        """Answer the test questions and compare the answers with the references."""
+    def _answer(self) -> float:
+        """Answer the test questions, compare the answers with the references; return BLEU."""
         started = time.perf_counter()
         found = answer_questions(self._strategy, self._text, self._options, self._check)
         score, exact = found.bleu, found.exact_share
         self._summary.bleu, self._summary.exact_answers = score, exact
         _write_answers(self._options.out / "answers.jsonl", self._text, found)
-        self._events.scalar("bleu/test", step, score["score"])
         say(
             f"test BLEU {score['score']:.2f} over {len(found.texts):,} answers, "
             f"{exact:.1%} of them exact; beam {self._options.beam}, "
             f"{time.perf_counter() - started:.1f} s; {score['signature']}"
         )
+        return float(score["score"])
 
 
 def evaluate_only(
@@ -368,8 +391,6 @@ def evaluate_only(
       UsageError: if the folder cannot be written.
     """
     group, at = strategy.build.group, f"step {checkpoint.step}"
-    if group.rank == 0:
-        make_folder(options.out)
     strategy.load(checkpoint.snapshot)
     values: dict[str, Any] = {
         "framework": strategy.framework,

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,17 @@ class EventWriter:
         sizes = split_rows(inputs.rows, replicas)
         tokens = np.add.reduceat(inputs.lengths["lengths"], np.cumsum([0, *sizes[:-1]]))
         losses = inputs.per_token(trained.result.losses)
-        self.scalar("loss/global", step, losses.sum())
-        for replica, loss in enumerate(losses * tokens.sum() / np.maximum(tokens, 1)):
-            self.scalar(f"loss/replica_{replica}", step, loss)
-        self.scalar("tokens_per_second", step, meter.recent)
-        self.scalar("learning_rate", step, trained.learning_rate)
+        of_replicas = enumerate(losses * tokens.sum() / np.maximum(tokens, 1))
+        values = {
+            "loss/global": losses.sum(),
+            **{f"loss/replica_{replica}": loss for replica, loss in of_replicas},
+            "tokens_per_second": meter.recent,
+            "learning_rate": trained.learning_rate,
+        }
+        self.scalars(step, values)
 
-    def scalar(self, name: str, step: int, value: float) -> None:
-        """Write one number."""
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers of a step, by their names."""
         if self._folder is None:
             return
         # not the library's own scalar(), which prints a line for each infinite value
@@ -91,8 +94,9 @@ class EventWriter:
         with self._naming_the_folder(self._folder):
             if self._writer is None:  # not before the first step, which it would delay
                 self._writer = self._opened(self._folder)
-            content = Summary(value=[Summary.Value(tag=name, simple_value=float(value))])
-            self._write(step, summary=content)
+            for name, value in values.items():
+                content = Summary.Value(tag=name, simple_value=float(value))
+                self._write(step, summary=Summary(value=[content]))
             if time.monotonic() - self._flushed > _SECONDS_UNFLUSHED:
                 self.flush()
 

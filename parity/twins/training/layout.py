@@ -1,5 +1,6 @@
 """The layout of a run on the machine: how many replicas, and the threads of each."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,28 @@ class Layout(NamedTuple):
     threads: int
 
 
+def with_layout(
+    options: TrainOptions, entry: StrategyEntry | None, text: TextSource, workers: int
+) -> tuple[TrainOptions, str]:
+    """Fill in the number of replicas, and the threads of each, where options leave them open.
+
+    Args:
+      options: the command line, with the settings of the strategy.
+      entry: the strategy; None if a run to resume need not keep its layout.
+      text: the text, of which the replicas share each batch.
+      workers: the number of processes that train.
+
+    Returns:
+      The options, and what to say about the layout: empty if they have said it all.
+    """
+    smallest = smallest_batch(text)
+    found = None if entry is None else layout_of_run(options, entry, smallest)
+    layout, why = found or (choose_layout(options, smallest, workers), "")
+    is_given = layout == (options.replicas, options.threads)
+    filled = replace(options, replicas=layout.replicas, threads=layout.threads)
+    return filled, "" if is_given else _in_words(layout, why)
+
+
 def choose_layout(options: TrainOptions, smallest_batch: int, processes: int = 1) -> Layout:
     """Choose replicas and threads where the options leave them open.
 
@@ -57,7 +80,7 @@ def choose_layout(options: TrainOptions, smallest_batch: int, processes: int = 1
     return Layout(replicas, options.threads or max(1, cores // (replicas * stages)))
 
 
-def layout_text(layout: Layout, why: str = "") -> str:
+def _in_words(layout: Layout, why: str) -> str:
     """Return a layout in words, why it was chosen, and the flags that change it."""
     chosen = (
         f"{counted(layout.replicas, 'replica')}, {counted(layout.threads, 'thread')} each, on "

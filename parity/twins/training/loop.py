@@ -19,7 +19,6 @@ from parity.twins.spec.networks import NETWORKS
 from parity.twins.training.asynchronous_run import AsynchronousRun, ScheduleLog
 from parity.twins.training.checkpoint import (
     Checkpoint,
-    best_checkpoint,
     save_checkpoint,
     write_vocabularies,
 )
@@ -58,13 +57,18 @@ class Run:
         self.state: State | None = None
         self._checkpoint = checkpoint
         self._traces = options.trace is not None
-        self.summary = Summary(strategy.framework, strategy.replicas, spec.training.dtype)
-        self.summary.strategy = strategy.entry.name
-        self.summary.kernels = strategy.build.kernels
-        self.summary.versions = versions
+        self.summary = Summary(
+            strategy.framework,
+            strategy.replicas,
+            spec.training.dtype,
+            versions=versions,
+            strategy=strategy.entry.name,
+            kernels=strategy.build.kernels,
+        )
         self.meter = Meter()
         self.losses = Losses(options.out / "losses.csv")
-        folder = None if self._traces or self.group.rank > 0 else options.out / "events"
+        only = self._traces or options.profile is not None
+        folder = None if only or self.group.rank > 0 else options.out / "events"
         self._events = EventWriter(folder, self.step)
         self._validation = Validation(
             strategy, text, options, self.summary, self._events, self._check_stop
@@ -72,9 +76,9 @@ class Run:
         self._stop_request, self._stopped_early = StopRequest(), False
         self._asynchronous: AsynchronousRun | None = None
         if not strategy.entry.traits.synchronous:
+            log = ScheduleLog(options.out / "schedule.jsonl", strategy.replicas)
             every = options.checkpoint_every
-            self._asynchronous = AsynchronousRun(strategy, text, every, self._traces)
-        self._schedule_log = ScheduleLog(options.out / "schedule.jsonl", strategy.replicas)
+            self._asynchronous = AsynchronousRun(strategy, text, log, every, self._traces)
         self._all_steps = spec.training.epochs * text.train.batches_per_epoch
         self.last_step = self._all_steps if options.steps is None else options.steps
         if self._asynchronous is not None:
@@ -90,21 +94,16 @@ class Run:
         self.losses.restore(checkpoint.step)
         self._validation.resume(checkpoint.step, self.options.allow_change)
         if self._asynchronous is not None:
-            self._schedule_log.restore(checkpoint.step)
+            self._asynchronous.log.restore(checkpoint.step)
         say(f"resumed at step {self.step}, from a checkpoint that {checkpoint.framework} wrote")
 
     def train(self) -> Summary:
         """Train the remaining steps; without --trace also validate and test."""
         if self._checkpoint is not None:
             self._restore(self._checkpoint)
-        with ExitStack() as stack:
-            self._stop_request = stack.enter_context(catch_signals())
-            stack.enter_context(self._events)
-            recording = None
-            if self._traces:
-                recording = stack.enter_context(closing(self._record()))
-            self._check_patience()
-            with closing(self._steps(recording)) as steps:
+        with catch_signals() as self._stop_request, self._events:
+            self._stopped_early = self._validation.ends_early(self.step, self.last_step)
+            with closing(self.steps()) as steps:
                 while not self._stopped_early and (step := next(steps, None)) is not None:
                     self._after(step)
             for name, value in self.meter.report().items():
@@ -112,12 +111,12 @@ class Run:
             peaks = self.group.gather({"bytes": np.array(peak_memory())}) or []
             self.summary.peak_memory = [int(each["bytes"]) for each in peaks]
             if not self._traces:
-                if self._stopped_early or self.step >= self._all_steps:
-                    self._validation.test(self.step)
+                over = self._stopped_early or self.step >= self._all_steps
+                self._validation.conclude(self.step, over)
                 if self.group.rank == 0:
                     self._finish()
-        if self._traces and self.group.rank == 0:  # only now is it closed
-            say(f"trace: {self.options.trace}")
+            elif self.group.rank == 0:
+                say(f"trace: {self.options.trace}")
         return self.summary
 
     def _finish(self) -> None:
@@ -136,8 +135,7 @@ class Run:
                 f"{flag} is {last}, and a greater one goes on"
             )
             return
-        self._validation.say_samples()
-        best = best_checkpoint(self.options.out / "checkpoints")
+        best = self._validation.best
         figures = self.summary.figures(self.losses.last, self.meter.recent, best)
         say(f"{self.options.out}: {counted(self.step, 'step')}; {figures}")
 
@@ -146,41 +144,41 @@ class Run:
         """Return the signal that asks the run to stop, once all processes know; else 0."""
         return agreed_signal(self.group, self._stop_request.signal)
 
-    def _steps(self, recording: TraceRecording | None) -> Generator[TrainedStep, None, None]:
-        if self._asynchronous is not None:
-            return self._asynchronous.steps(
-                self.last_step,
-                self.meter,
-                self.step,
-                self.state,
-                self._stop_request,
-                self._schedule_log,
-                None if recording is None else recording.update,
-            )
-        return train_steps(
-            self.strategy,
-            self.text,
-            self.last_step,
-            self.meter,
-            start=self.step,
-            state=self.state,
-            run_step=None if recording is None else recording.step,
-            group=self.group,
-        )
-
-    def _record(self) -> TraceRecording:
-        first = self.step
-        if self._asynchronous is not None:
-            first *= self.strategy.replicas
-        return TraceRecording(
-            self.strategy,
-            self.text,
-            self.options,
-            first,
-            self.last_step,
-            self.summary.versions,
-            self._check_stop,
-        )
+    def steps(self) -> Generator[TrainedStep, None, None]:
+        """Train the remaining steps, and with --trace record them; yield each."""
+        workers, first, recording = self._asynchronous, self.step, None
+        with ExitStack() as stack:
+            if self._traces:
+                recording = TraceRecording(
+                    self.strategy,
+                    self.text,
+                    self.options,
+                    first if workers is None else first * self.strategy.replicas,
+                    self.last_step,
+                    self.summary.versions,
+                    self._check_stop,
+                )
+                stack.enter_context(closing(recording))
+            if workers is None:
+                yield from train_steps(
+                    self.strategy,
+                    self.text,
+                    self.last_step,
+                    self.meter,
+                    start=first,
+                    state=self.state,
+                    run_step=None if recording is None else recording.step,
+                    group=self.group,
+                )
+            else:
+                yield from workers.steps(
+                    self.last_step,
+                    self.meter,
+                    first,
+                    self.state,
+                    self._stop_request,
+                    None if recording is None else recording.update,
+                )
 
     def _after(self, step: TrainedStep) -> None:
         """Finish a step: note the loss, write events, save, validate.
@@ -195,22 +193,13 @@ class Run:
         ended = self.step % self.text.train.batches_per_epoch == 0
         self._events.step(step, self.strategy.replicas, self.meter)
         if step.settled and self._save_is_due(ended):
-            self._events.flush()  # first, as a resumed run cannot fill a gap
             self.save()
         workers = self._asynchronous
         if step.settled or (workers is not None and not workers.settles_on_request):
             self._check_stop(saved=step.settled)
         if not self._traces and (ended or self.step == self.last_step):
             self._validation.validate(step, self.meter.recent)
-            self._check_patience()
-
-    def _check_patience(self) -> None:
-        """Note whether the training is to end before its last step, and say so."""
-        goes_on = not self._traces and self.step < self.last_step
-        if goes_on and self._validation.is_out_of_patience(self.step):
-            self._stopped_early = True
-            epochs = counted(self.spec.training.patience, "epoch")
-            say(f"stopped at step {self.step}: no better validation for {epochs} (--patience)")
+            self._stopped_early = self._validation.ends_early(self.step, self.last_step)
 
     def _save_is_due(self, epoch_ended: bool) -> bool:
         """Return whether to write a checkpoint after this step."""
@@ -257,9 +246,10 @@ class Run:
 
     def _write_checkpoint(self, snapshot: dict[str, Any], state: State | None) -> None:
         # before the checkpoint: --resume cuts off rows that are too many, but cannot fill a gap
+        self._events.flush()
         self.losses.save()
         if self._asynchronous is not None:
-            self._schedule_log.save()
+            self._asynchronous.log.save()
         folder = self.options.out / "checkpoints"
         hashes = write_vocabularies(folder, self.text.vocabularies)
         carries = bool(NETWORKS[self.spec.network].state(self.spec.model))

@@ -1,24 +1,16 @@
-"""What the processes of a training agree on: their options, the checkpoint, when to stop."""
+"""What the processes of a training agree on: their options, and when to stop."""
 
-import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from threading import Event, Thread
 
-import numpy as np
-
 from parity.base.plugins import load_object
 from parity.base.process import request_once, stop_signals
 from parity.twins.cli.options import TrainOptions
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.spec import Spec
-from parity.twins.training.checkpoint_contents import (
-    Checkpoint,
-    checked_contents,
-    contents_of,
-)
 from parity.twins.training.strategy import Build
 from parity.twins.training.text_source import TextSource
 
@@ -27,7 +19,6 @@ _COMMON_OPTIONS = (
     *("strategy", "kernels", "device", "steps", "checkpoint_every", "evaluate"),
     *("evaluate_only", "newest", "decode", "beam", "length_penalty"),
 )
-_METADATA = "metadata"  # of a checkpoint, as JSON, among its tensors
 # Read from what is installed: to import a framework would be too early.
 _PACKAGES = (
     *("paddlepaddle", "paddlepaddle-gpu", "tensorflow", "tensorflow-cpu", "horovod", "numpy"),
@@ -35,19 +26,13 @@ _PACKAGES = (
 )
 
 
-def facts_of_run(
-    spec: Spec,
-    text: TextSource,
-    options: TrainOptions,
-    replicas: int,
-) -> dict[str, str]:
+def facts_of_run(spec: Spec, text: TextSource, options: TrainOptions) -> dict[str, str]:
     """Return what must be the same in all processes of a training, by name.
 
     Args:
       spec: the network and its training.
       text: the text to train on.
-      options: the command line.
-      replicas: the number of all replicas.
+      options: the command line, with the number of all replicas.
     """
     common = {name: getattr(options, name) for name in _COMMON_OPTIONS}
     values = {
@@ -57,31 +42,11 @@ def facts_of_run(
         **spec.values(),
         **common,
         **options.settings.given,
-        "replicas": replicas,
+        "replicas": options.replicas,
         "trace": options.trace is not None,
         "profile": options.profile is not None,
     }
     return {name: str(value) for name, value in values.items()}
-
-
-def shared_checkpoint(group: ProcessGroup, checkpoint: Checkpoint | None) -> Checkpoint | None:
-    """Return on every rank the checkpoint that rank 0 has found, or None if it has none.
-
-    The others need no access to its file.
-    """
-    if group.size == 1:
-        return checkpoint
-    if group.rank > 0:
-        tensors = dict(group.broadcast(None))
-        if not tensors:
-            return None
-        return checked_contents(json.loads(tensors.pop(_METADATA).tobytes()), tensors)
-    tensors = {}
-    if checkpoint is not None:
-        metadata, tensors = contents_of(checkpoint)
-        tensors[_METADATA] = np.frombuffer(json.dumps(metadata).encode(), np.uint8)
-    group.broadcast(tensors)
-    return checkpoint
 
 
 def serve(spec: Spec, build: Build) -> None:

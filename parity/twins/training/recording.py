@@ -8,6 +8,7 @@ import numpy as np
 from parity.base.files import CONFIG
 from parity.trace.writer import Writer
 from parity.twins.cli.options import TrainOptions
+from parity.twins.processes.gathering import whole_batch
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import StepInputs, StepResult
@@ -21,7 +22,7 @@ from parity.twins.training.evaluate import answer_questions, evaluate
 from parity.twins.training.loss_table import Losses
 from parity.twins.training.meter import Meter
 from parity.twins.training.strategy import Strategy, definition
-from parity.twins.training.text_source import TextSource, whole_batch
+from parity.twins.training.text_source import TextSource
 from parity.twins.training.train_steps import State
 
 

@@ -57,13 +57,23 @@ class RunFolder:
       path: the folder, `--out`.
       is_written: whether the run writes to it: all do but recorded ones without checkpoints.
         What is profiled or evaluated writes there too, but is no run.
+
+    Args:
+      options: the command line.
+      run: the name of a run that goes on after it has lost a process; empty for any other. It
+        goes on from what it has written: what is in the folder before that is of another run.
     """
 
-    def __init__(self, options: TrainOptions):
-        self.path, self._options = options.out, options
+    def __init__(self, options: TrainOptions, run: str = ""):
+        self.path, self._run = options.out, run
         records_alone = options.trace is not None and options.checkpoint_every is None
         only = options.evaluate_only or options.profile is not None
         self.is_written = not (only or records_alone)
+        if run and self.is_written and _name_of_run(self.path) == run:
+            saved = bool(newest_first(self.path / "checkpoints"))
+            resume = "" if saved else options.resume
+            options = replace(options, resume=resume, overwrite=not saved)
+        self._options = options
 
     @contextmanager
     def opened(
@@ -160,48 +170,27 @@ class RunFolder:
         check_config(self.path)
         make_folder(self.path / "checkpoints")
 
-    def prepare(self, spec: Spec, run: str, config: tuple[TrainOptions, Spec]) -> None:
+    def prepare(self, spec: Spec, config: TrainOptions, asked: Spec) -> None:
         """Write run.json, which marks a run's folder; with --overwrite, remove the old run.
 
         The run's config.yaml is written there, and to the folder of its trace.
 
         Args:
           spec: the network and its training.
-          run: the name of the run; empty if it has none. See `as_started_again`.
-          config: what config.yaml is to say: options with all defaults filled in, and the spec
-            that was asked for.
+          config: the options that config.yaml is to say, with all defaults filled in.
+          asked: the spec that it is to say, as it was asked for.
         """
-        if self._options.trace is not None:
-            make_folder(self._options.trace)
-            write_config(self._options.trace, *config)
-        if not self.is_written:
-            return
-        marker = self.path / "run.json"
-        if marker.exists() and self._options.overwrite:
+        marker, name = self.path / "run.json", {"name": self._run} if self._run else {}
+        if self.is_written and self._options.overwrite and marker.exists():
             for pattern in RUN_FILES:
                 for path in self.path.glob(pattern):
                     remove_file(path)
-        write_config(self.path, *config)
-        values = {"spec": spec.to_json()} | ({"name": run} if run else {})
-        write_whole(marker, json.dumps(values, indent=2).encode())
-
-
-def as_started_again(options: TrainOptions, run: str) -> TrainOptions:
-    """Return the options by which a run goes on that has lost a process.
-
-    They are the given ones, unless the run has begun to write to its folder: what is found
-    there before that is of another run.
-
-    Args:
-      options: the options of the run, as they were given.
-      run: the name of the run, as `RunFolder.prepare` writes it; empty for one that nobody
-        starts again.
-    """
-    if not run or not RunFolder(options).is_written or _name_of_run(options.out) != run:
-        return options
-    if newest_first(options.out / "checkpoints"):
-        return replace(options, resume="", overwrite=False)
-    return replace(options, overwrite=True)  # it has saved nothing
+        for folder in (self._options.trace, self.path if self.is_written else None):
+            if folder is not None:
+                write_config(folder, config, asked)
+        if self.is_written:
+            values = {"spec": spec.to_json(), **name}
+            write_whole(marker, json.dumps(values, indent=2).encode())
 
 
 def _name_of_run(folder: Path) -> str | None:

@@ -20,14 +20,11 @@ from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters, snapshot_shapes
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategyEntry, StrategyRegistry
+from parity.twins.training.checkpoint_contents import shared_checkpoint
 from parity.twins.training.evaluate import evaluate_only
 from parity.twins.training.layout import (
-    Layout,
     check_rows,
-    choose_layout,
-    layout_of_run,
-    layout_text,
-    smallest_batch,
+    with_layout,
 )
 from parity.twins.training.loop import Run
 from parity.twins.training.needed_memory import memory_limit, too_large
@@ -37,13 +34,12 @@ from parity.twins.training.rank_agreement import (
     catch_signals,
     facts_of_run,
     serve,
-    shared_checkpoint,
 )
-from parity.twins.training.run_folder import RunFolder, as_started_again
+from parity.twins.training.run_folder import RunFolder
 from parity.twins.training.strategy import Build, OnlyAnswers, Strategy
 from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource, read_text
-from parity.twins.training.timeline import profile_training
+from parity.twins.training.timeline import PROFILED, profile_training
 from parity.twins.training.worker_processes import led_by_rank_0
 
 _COPIES = 3  # see `check_memory`
@@ -122,8 +118,8 @@ def resolved(strategies: StrategyRegistry, spec: Spec, options: TrainOptions) ->
     if entry.traits.processes:
         hosts = None if options.hosts is None else read_hosts(options.hosts)
         workers = number_of_workers(options, hosts)
-    smallest = smallest_batch(read_text(spec, options)[1])
-    return _with_layout(options, entry, _layout(options, entry, smallest, workers)[0])
+    text = read_text(spec, options)[1]
+    return _with_strategy(with_layout(options, entry, text, workers)[0], entry)
 
 
 def _settled(
@@ -138,23 +134,9 @@ def _settled(
     return strategies.entry(options.strategy), replace(options, settings=settings)
 
 
-def _with_layout(options: TrainOptions, entry: StrategyEntry, layout: Layout) -> TrainOptions:
-    """Return options that name the strategy and the layout of a run, whoever chose them."""
-    return replace(
-        options,
-        strategy=entry.name,
-        sync=False,  # the strategy's name says it
-        replicas=layout.replicas,
-        threads=layout.threads,
-    )
-
-
-def _layout(
-    options: TrainOptions, entry: StrategyEntry | None, smallest: int, workers: int
-) -> tuple[Layout, str]:
-    """Return the layout of the run to resume, else one of this machine's; in words, why."""
-    found = None if entry is None else layout_of_run(options, entry, smallest)
-    return found or (choose_layout(options, smallest, workers), "")
+def _with_strategy(options: TrainOptions, entry: StrategyEntry) -> TrainOptions:
+    """Return options that name the strategy, whoever chose it."""
+    return replace(options, strategy=entry.name, sync=False)  # the name says it
 
 
 def run_training(
@@ -176,16 +158,18 @@ def run_training(
       NumericFailure: if a loss or gradient is not finite; earlier checkpoints are kept.
       Interrupted: after SIGINT, SIGTERM or SIGHUP, once a checkpoint has been written.
     """
-    group, notes = side.group, list[str]()
-    options = as_started_again(options, group.run)
-    layout, why = _layout(options, side.entry, smallest_batch(text), group.workers)
-    check_rows(text, layout.replicas)
+    group = side.group
+    folder = RunFolder(options, group.run)
+    options, about_layout = with_layout(options, side.entry, text, group.workers)
+    assert options.replicas is not None
+    assert options.threads is not None
+    check_rows(text, options.replicas)
     check_memory(spec)
-    group.join(facts_of_run(spec, text, options, layout.replicas))
+    group.join(facts_of_run(spec, text, options))
     build = Build(
-        layout.replicas,
+        options.replicas,
         options.device,
-        layout.threads,
+        options.threads,
         options.kernels,
         options.evaluates,
         options.log_device_placement,
@@ -195,22 +179,16 @@ def run_training(
     if group.serves:
         serve(spec, build)
         return None
-    folder = RunFolder(options)
+    notes = [about_layout] if about_layout else []
     opened = folder.opened(spec, text.content_hash, notes)
     with opened if group.rank == 0 else nullcontext() as found:
         checkpoint = shared_checkpoint(group, found)
-        if layout != (options.replicas, options.threads):
-            say(layout_text(layout, why))
         for note in notes:
             say(note)
         with group.steps.start() if group.size > 1 else nullcontext():
             strategy = side.make_strategy(spec, build)
-        config = _with_layout(options, strategy.entry, layout), side.asked or spec
         with led_by_rank_0(strategy, text) as leading:
             if leading is None:
-                return None
-            if options.profile is not None:
-                profile_training(leading, text, options.profile, options.steps)
                 return None
             if options.evaluate_only:
                 assert checkpoint is not None
@@ -218,9 +196,15 @@ def run_training(
                     check = partial(_check_stop, request)
                     evaluate_only(leading, text, options, checkpoint, check)
                 return None
+            if options.profile is not None:
+                options = replace(options, steps=options.steps or PROFILED)
             run = Run(leading, text, options, side.versions(), checkpoint)
+            if options.profile is not None:
+                profile_training(run, options.profile)
+                return None
             if run.group.rank == 0:  # only now: a failure above leaves the old run untouched
-                folder.prepare(spec, run.group.run, config)
+                config = _with_strategy(options, strategy.entry)
+                folder.prepare(spec, config, side.asked or spec)
             return run.train()
 
 

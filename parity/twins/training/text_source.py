@@ -1,4 +1,4 @@
-"""The text that a training reads: its interface, loading it, and the rows of one process."""
+"""The text that a training reads: its interface, and loading it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -8,8 +8,6 @@ import numpy as np
 from parity.base.plugins import load_object
 from parity.base.progress import say
 from parity.twins.cli.options import RunOptions, TrainOptions
-from parity.twins.processes.gathering import local_rows
-from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs
@@ -88,37 +86,3 @@ def load_text(spec: Spec, options: TrainOptions | RunOptions) -> Any:
         user_dictionary=options.user_dictionary,
         on_empty=options.on_empty,
     )
-
-
-def local_batch(batches: Any, step: int, group: ProcessGroup | None, replicas: int) -> Any:
-    """Return this process's rows of the batch of a step; all rows if it runs alone.
-
-    Args:
-      batches: a split of a TextSource.
-      step: the step.
-      group: the processes that share the batch; None to return all rows.
-      replicas: the number of all replicas.
-    """
-    if group is None or group.size == 1:
-        return batches.batch(step)
-    return batches.batch(step, local_rows(group, batches.size(step), replicas))
-
-
-def whole_batch(group: ProcessGroup, inputs: StepInputs) -> Mapping[str, np.ndarray] | None:
-    """Return the arrays of a whole batch, as the processes have read them.
-
-    What is recorded is thus what was read: a rank that reads wrong rows is found by them.
-
-    Args:
-      group: the processes that share the batch.
-      inputs: the rows of this process, or all of them.
-
-    Returns:
-      Name -> array; None on ranks other than 0 that have read their local rows alone.
-    """
-    if not inputs.all_lengths:
-        return inputs.batch
-    gathered = group.gather(inputs.batch)
-    if gathered is None:
-        return None
-    return {name: np.concatenate([each[name] for each in gathered]) for name in inputs.batch}

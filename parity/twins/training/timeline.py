@@ -16,13 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import UsageError
-from parity.base.files import make_folder, write_whole
+from parity.base.files import write_whole
 from parity.base.machine import replicas_at_once
-from parity.twins.training.asynchronous_run import AsynchronousRun
-from parity.twins.training.meter import WARM_UP, Meter, Step
-from parity.twins.training.strategy import Strategy
-from parity.twins.training.text_source import TextSource
-from parity.twins.training.train_steps import TrainedStep, train_steps
+from parity.twins.training.loop import Run
+from parity.twins.training.meter import WARM_UP, Step
 
 # In the order of a step. "data" is waiting for the batch and handing it to the framework;
 # "other" is what the framework does for itself, and handing the results back.
@@ -30,7 +27,7 @@ PHASES = ("data", "forward", "backward", "all-reduce", "update", "other")
 
 TRACE, TABLE = "trace.json", "profile.json"  # in the folder of a profile
 
-_STEPS = 35  # by default
+PROFILED = 35  # steps, by default
 _FEWEST = WARM_UP + 4
 _TRACED = 3  # steps in the trace: more is slow to open
 _PYTHON = "Python"  # the thread of work that is done for all replicas at once
@@ -66,34 +63,28 @@ class Event:
         return self.start + self.duration
 
 
-def profile_training(
-    strategy: Strategy, text: TextSource, folder: Path, steps: int | None
-) -> None:
-    """Train for some steps, the second half under the framework's profiler; write a profile.
+def profile_training(run: Run, folder: Path) -> None:
+    """Take the steps of a run, the second half under the framework's profiler; write a profile.
 
     The first half, without the warm-up, shows what the profiler costs. The folder gets
     trace.json, a Chrome trace, and profile.json; see `summarise`. Of several processes it shows
     rank 0's.
 
     Args:
-      strategy: takes the steps.
-      text: what is read.
+      run: the training, from its first step.
       folder: the folder to write to.
-      steps: the number of steps; None for the default one.
 
     Raises:
       UsageError: if there are too few steps, or the folder cannot be written.
       NumericFailure: if a loss or a gradient is not finite.
     """
-    stop = steps or _STEPS
+    strategy, stop, meter = run.strategy, run.last_step, run.meter
     devices = strategy.replicas * (strategy.build.settings.stages or 1)
     if stop < _FEWEST:
         raise UsageError(f"--steps is {stop}; allowed with --profile: >= {_FEWEST}")
-    make_folder(folder)
     first = stop - (stop - WARM_UP) // 2
-    meter = Meter()
     with ExitStack() as stack:
-        for step, _ in enumerate(_steps(strategy, text, stop, meter), 1):
+        for step, _ in enumerate(run.steps(), 1):
             if step == first:
                 ran = stack.enter_context(strategy.profile())
     if strategy.build.group.rank > 0:
@@ -118,16 +109,6 @@ def profile_training(
     trace = chrome_trace(strategy.framework, shown)
     write_whole(folder / TRACE, json.dumps(trace).encode())
     write_whole(folder / TABLE, json.dumps(values, indent=2).encode() + b"\n")
-
-
-def _steps(
-    strategy: Strategy, text: TextSource, stop: int, meter: Meter
-) -> Iterable[TrainedStep]:
-    if strategy.entry.traits.synchronous:
-        return train_steps(strategy, text, stop, meter, group=strategy.build.group)
-    workers = AsynchronousRun(strategy, text)
-    workers.check_schedule(0, stop)
-    return workers.steps(stop, meter)
 
 
 def summarise(events: Iterable[Event], steps: Sequence[Step], at_once: int) -> dict[str, Any]:

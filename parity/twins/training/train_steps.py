@@ -9,6 +9,7 @@ import numpy as np
 
 from parity.base.progress import ProgressBar
 from parity.base.text import decimal
+from parity.twins.processes.gathering import local_batch
 from parity.twins.processes.group import ProcessGroup
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.replicas import split_rows
@@ -17,7 +18,7 @@ from parity.twins.spec.training import learning_rate
 from parity.twins.training.flops import product_flops
 from parity.twins.training.meter import Meter
 from parity.twins.training.strategy import Strategy
-from parity.twins.training.text_source import TextSource, local_batch
+from parity.twins.training.text_source import TextSource
 
 State = Mapping[str, np.ndarray]
 

@@ -15,12 +15,13 @@ from typing import cast
 import numpy as np
 
 from parity.base.errors import Interrupted
+from parity.twins.processes.gathering import local_batch
 from parity.twins.processes.group import ProcessGroup, Tensors
 from parity.twins.spec.asynchronous_schedule import WorkerRows, local_worker_rows
 from parity.twins.spec.step_arrays import StepResult, step_inputs
 from parity.twins.training.rank_agreement import StopRequest, catch_signals
 from parity.twins.training.strategy import AsynchronousStrategy, Strategy
-from parity.twins.training.text_source import TextSource, local_batch
+from parity.twins.training.text_source import TextSource
 
 
 @contextmanager
@@ -62,7 +63,6 @@ class _Leader:
         self.framework, self.entry, self.spec = local.framework, local.entry, local.spec
         self.replicas = local.replicas
         self._alone = ProcessGroup()
-        self._alone.run = self._ranks.run  # which a restart looks for in the run's folder
         self.build = replace(local.build, group=self._alone)
         # what no other rank is asked for
         self.load, self.snapshot, self.evaluate = local.load, local.snapshot, local.evaluate

@@ -629,6 +629,7 @@ BAD_LAYOUTS = [
     [{"reshape": [[2, 3], [7]]}],
     [{"blocks": [0, [1, 1]]}],
     [{"concatenate": [0]}],
+    [{"concatenate": [0, [2, "3"]]}],
     [{"sum": 1}],
     [{"transpose": None, "sum": None}],
     [3],

@@ -271,3 +271,40 @@ def test_a_graph_that_updates_nothing_is_refused(tmp_path):
     refused = pytest.raises(UsageError, match="updates no variable")
     with refused, parity.tensorflow.watch(tmp_path / "a", tf.Graph()):
         pass
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_a_session_s_rule_keeps_is_no_weight(tmp_path, sparse):
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        table = tf1.get_variable("words/table", [5, 2], tf.float64)
+        w = tf1.get_variable("w", [2], tf.float64)
+        found = tf.gather(table, [1, 1]) if sparse else table
+        loss = tf.reduce_mean((found * w) ** 2)
+        train = tf1.train.AdamOptimizer(0.5).minimize(loss)
+        session.run(tf1.global_variables_initializer())
+        with parity.tensorflow.watch(tmp_path, graph):
+            session.run(train)
+    tensors = Trace(tmp_path).read(0)
+    of = {each.partition("/")[2] for each in tensors if each.startswith("weight/")}
+    assert of == {"w", "words/table"}
+    slots = {each for each in tensors if each.startswith("optimizer/words")}
+    assert slots == {f"optimizer/words/table/{each}" for each in "mv"}
+    moved = tensors["optimizer/words/table/m"].any(1)
+    assert moved.tolist() == [not sparse, True, not sparse, not sparse, not sparse]
+
+
+def test_plain_descent_says_its_rate(tmp_path):
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        w = tf1.get_variable("w", [2], tf.float64)
+        train = tf1.train.GradientDescentOptimizer(0.5).minimize(tf.reduce_sum(w))
+        session.run(tf1.global_variables_initializer())
+        with parity.tensorflow.watch(tmp_path, graph):
+            session.run(train)
+    rule = Trace(tmp_path).header["facts"]["optimizer"]
+    assert rule == {"kind": "GradientDescent", "settings": {"lr": 0.5}}

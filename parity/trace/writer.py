@@ -112,7 +112,7 @@ class Writer:
                 raise UsageError(f"{self.folder}: the reader of this trace is gone")
         arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
         with ThreadPoolExecutor(1) as beside:  # neither holds Python's lock for long
-            digests = beside.map(folded, arrays.values())
+            digests = beside.submit(list, map(folded, arrays.values()))
             details = {name: detail_of(name, detail) for name in arrays}
             reduced = {
                 name: reduce(arrays[name], each)
@@ -125,7 +125,10 @@ class Writer:
                     kept[name] = each.sample
             try:
                 write_whole(self.folder / step_file(step), _packed(kept), durable=False)
-                line = {"step": step, "folded": dict(zip(arrays, digests, strict=True))}
+                line = {
+                    "step": step,
+                    "folded": dict(zip(arrays, digests.result(), strict=True)),
+                }
                 if reduced:
                     line["reduced"] = {name: each.to_json() for name, each in reduced.items()}
                 self._append(f"{json.dumps(line)}\n".encode())

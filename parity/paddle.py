@@ -166,13 +166,18 @@ def _groups(model: Any, optimizers: Sequence[Any]) -> Iterator[dict[str, Any]]:
         groups, rate = each._param_groups, each.get_lr()
         if not any(isinstance(group, dict) for group in groups):
             groups = [{"params": groups}]
-        for group in groups:  # whose rates are shares of the optimiser's
-            own = {"learning_rate": rate * group.get("learning_rate", 1.0)}
-            yield {
-                "kind": type(each).__name__,
-                "settings": plain({**vars(each), **group, **own}),
-                "parameters": [names[id(p)] for p in group["params"] if id(p) in names],
-            }
+        for group in groups:
+            shares: dict[float, list[str]] = {}  # of the optimiser's rate, a group's among them
+            for parameter in (p for p in group["params"] if id(p) in names):
+                share = parameter.optimize_attr["learning_rate"]
+                shares.setdefault(share, []).append(names[id(parameter)])
+            for share, parameters in shares.items():
+                own = {"learning_rate": rate * share}
+                yield {
+                    "kind": type(each).__name__,
+                    "settings": plain({**vars(each), **group, **own}),
+                    "parameters": parameters,
+                }
 
 
 class _Hooks(ModuleHooks):

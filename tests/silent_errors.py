@@ -549,6 +549,7 @@ def record_as_rank(rank, names, folder):
 
 
 def main(folder, names):
+    folder.mkdir(parents=True, exist_ok=True)
     split = [name for name in names if name in OF_TWO_RANKS]
     if split:
         torch.multiprocessing.spawn(record_as_rank, (split, folder), RANKS)

@@ -16,7 +16,7 @@ from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.compare.recorded_pair import compare_pair
 from parity.compare.tensors import Place
-from parity.trace.folder import FORMAT, LAST_STEP, folded, step_file
+from parity.trace.folder import FORMAT, LAST_STEP, step_file
 from parity.trace.tolerances import TABLE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -332,10 +332,7 @@ def test_the_example_of_the_format_reads_a_trace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     change = nudge("forward/norm")
     record(tmp_path / "runs" / "mine", change=change)
-    exec(compile(code, "TRACE.md", "exec"), names := {})
-    long = np.random.default_rng(1).normal(size=(3, 9000))
-    for array in (long, long.T[::-1], long.astype(np.float32), np.ones((7, 40_001), bool)):
-        assert folded(array) == names["digest"](array)
+    exec(compile(code, "TRACE.md", "exec"), {})
     path = tmp_path / "runs" / "mine" / step_file(2)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 from parity import Recorder
 from parity.cli.command_line import main
 from parity.cli.commands import parity
-from parity.trace.folder import folded, step_file
+from parity.trace.folder import crc32, step_file
 
 SECONDS, BYTES = 60, 1 << 30  # that a refusal may take
 DEEP = 100_000  # brackets
@@ -136,7 +136,7 @@ def damage_tensors(draw, folder):
         if how != "removed":
             tensors[name] = array
     save_file(tensors, path)
-    line["folded"] = {name: folded(array) for name, array in tensors.items()}
+    line["crc32"] = {name: crc32(array) for name, array in tensors.items()}
     index.write_text("".join(json.dumps(each) + "\n" for each in lines))
 
 

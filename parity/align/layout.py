@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.trace.folder import folded
+from parity.trace.folder import crc32
 from parity.trace.reduced import SAMPLE, Reduced, joined, reduce
 
 Tensors = list[np.ndarray]
@@ -95,7 +95,7 @@ class Layout:
             rest = tuple(step for step in self.steps if step[0] != "sum")
             return Layout(rest).apply_to_reduced(tensors[:1], terms=terms)
         parts = [
-            each if isinstance(each, Reduced) else reduce(each, SAMPLE, folded(each))
+            each if isinstance(each, Reduced) else reduce(each, SAMPLE, crc32(each))
             for each in tensors
         ]
         if not self.steps:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.compare.tensors import Distance, Mismatch, Place, compare_tensor, of_each
-from parity.trace.folder import folded
+from parity.trace.folder import crc32
 from parity.trace.reduced import SAMPLE, Reduced, places, reduce
 from parity.trace.tolerances import Tolerance
 
@@ -49,12 +49,12 @@ def compare_reduced(
         problem = "a sum of tensors that were not recorded whole; record them in full"
         return Distance(), Mismatch(sides, place, problem=problem)
     pairs, whole = _pairs(a, b)
-    if all(x.checksum and x.checksum == y.checksum for x, y in pairs):
+    if all(x.crc32 and x.crc32 == y.crc32 for x, y in pairs):
         return Distance(used=0.0, by=CHECKSUMS), None
     distance = Distance(by=STATISTICS)
     if tolerance is None:
         return distance, None
-    known = all(x.checksum and y.checksum and x.dtype == y.dtype for x, y in pairs)
+    known = all(x.crc32 and y.crc32 and x.dtype == y.dtype for x, y in pairs)
     if known and not (tolerance.relative or tolerance.floor or tolerance.step):
         problem = "the checksums differ, and they must be equal to the bit"
         return replace(distance, used=math.inf), Mismatch(sides, place, problem=problem)
@@ -122,7 +122,7 @@ def _like(reduced: Reduced, array: np.ndarray) -> Reduced:
     if reduced.dtype.kind in "biu" and array.dtype.kind in "biu":
         array = array.astype(reduced.dtype)
     detail = "" if reduced.sample is None else SAMPLE
-    return reduce(np.ascontiguousarray(array), detail, folded(array))
+    return reduce(np.ascontiguousarray(array), detail, crc32(array))
 
 
 def _differences(

@@ -13,7 +13,7 @@ from parity.align.names import Key, NameMap, Rename
 from parity.base.errors import UsageError
 from parity.base.locks import only_writer
 from parity.base.text import some_of
-from parity.trace.folder import DTYPES, LAST_STEP
+from parity.trace.folder import DTYPES, FORMAT, LAST_STEP, WITH_REDUCED
 from parity.trace.header import check_sources
 from parity.trace.reduced import FULL, Detail, check_detail
 from parity.trace.rungs import rung_of
@@ -79,6 +79,7 @@ class Recorder:
         self._detail = detail
         self._map, self._dtype = NameMap(names or {}), np.dtype(dtype)
         header = {
+            "format": FORMAT if detail == FULL else WITH_REDUCED,
             "framework": str(framework),
             "dtype": dtype,
             "run": dict(run or {}),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.trace.folder import folded
+from parity.trace.folder import crc32
 from parity.trace.rungs import fits
 
 FULL, SAMPLE, STATISTICS = DETAILS = ("full", "sample", "statistics")
@@ -55,7 +55,7 @@ class Reduced:
       min, max, mean, norm: of its finite elements, the norm being the root of the sum of their
         squares; 0 if there are none.
       nan, infinite: the number of its other elements.
-      checksum: the checksum of the whole tensor; empty where it is unknown.
+      crc32: the checksum of the whole tensor; empty where it is unknown.
       sample: its elements at `places`, an array of as many axes; None: none were kept.
       parts, steps, split: what was recorded, the steps of the layout that makes this of it, and
         what undoes them; none where it is what was recorded.
@@ -69,7 +69,7 @@ class Reduced:
     norm: float
     nan: int
     infinite: int
-    checksum: str = ""
+    crc32: str = ""
     sample: np.ndarray | None = None
     parts: tuple["Reduced", ...] = ()
     steps: tuple[tuple[str, Any], ...] = ()
@@ -89,7 +89,7 @@ class Reduced:
         """Return plain values, without the checksum."""
         found = {"type": self.dtype.str, "shape": list(self.shape)}
         found |= {key: getattr(self, key) for key in _KEYS}
-        return found if self.sample is None else found | {"sample": folded(self.sample)}
+        return found if self.sample is None else found | {"sample": crc32(self.sample)}
 
 
 def read_reduced(values: Any, digest: str, sample: np.ndarray | None) -> Reduced:
@@ -108,7 +108,7 @@ def read_reduced(values: Any, digest: str, sample: np.ndarray | None) -> Reduced
     known = dtype.kind in "biuf" and min(shape, default=0) >= 0
     if not (known and all(map(math.isfinite, numbers))):
         raise ValueError("no statistics")
-    if kept != (None if sample is None else folded(sample)):
+    if kept != (None if sample is None else crc32(sample)):
         raise ValueError("another sample")
     if sample is not None and (
         sample.dtype != dtype or sample.shape != tuple(map(len, places(shape)))

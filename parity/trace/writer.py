@@ -3,7 +3,7 @@
 A trace is a folder that any program can read; parity/trace/TRACE.md describes it in full:
 
     trace.json           what ran: format, framework, spec, replicas, versions
-    steps.jsonl          a line per finished step: {"step", "folded": {tensor: digest}}, and
+    steps.jsonl          a line per finished step: {"step", "crc32": {tensor: digest}}, and
                          "reduced": the statistics of tensors that are not there whole
     step-000000.safetensors   the tensors of that step, by name
     config.yaml               of a training by train.py: its options, for --config
@@ -42,7 +42,7 @@ from parity.trace.folder import (
     FORMAT,
     RECORDING,
     content,
-    folded,
+    crc32,
     step_file,
     step_files,
     trace_files,
@@ -112,7 +112,7 @@ class Writer:
                 raise UsageError(f"{self.folder}: the reader of this trace is gone")
         arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
         with ThreadPoolExecutor(1) as beside:  # neither holds Python's lock for long
-            digests = beside.submit(list, map(folded, arrays.values()))
+            digests = beside.submit(list, map(crc32, arrays.values()))
             details = {name: detail_of(name, detail) for name in arrays}
             reduced = {
                 name: reduce(arrays[name], each)
@@ -125,10 +125,7 @@ class Writer:
                     kept[name] = each.sample
             try:
                 write_whole(self.folder / step_file(step), _packed(kept), durable=False)
-                line = {
-                    "step": step,
-                    "folded": dict(zip(arrays, digests.result(), strict=True)),
-                }
+                line = {"step": step, "crc32": dict(zip(arrays, digests.result(), strict=True))}
                 if reduced:
                     line["reduced"] = {name: each.to_json() for name, each in reduced.items()}
                 self._append(f"{json.dumps(line)}\n".encode())

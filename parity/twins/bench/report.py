@@ -103,7 +103,7 @@ def _what_was_timed(values: dict[str, Any]) -> list[str]:
         f"{sizes_text(values['spec'])}; {values['processor']}, {values['cores']} cores; "
         f"{values['rounds']} rounds of {values['steps']} steps",
         f"checked: {checked} steps of every configuration of both sides match the oracle, and "
-        "have the same losses where they are timed"
+        "have the same losses where they are timed; speeds are measured, not judged"
         if checked
         else "not compared with the oracle",
         values["noise"],

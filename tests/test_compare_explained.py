@@ -293,6 +293,13 @@ def test_the_part_that_differs_is_named(where):
     assert says == told.replace("1.5 times {a}", "2 times {a} (replicas)")
 
 
+def test_the_part_that_has_all_scattered_elements_is_named():
+    # as padded rows alone differ in the backward half of a bidirectional layer
+    given = _differ_at((7, 6, 8), ([0, 0, 3, 3, 5], [4, 5, 3, 4, 5], slice(4, 8)))
+    (says,) = explanations(*given, [ROWS, Axis("time step")])
+    assert says == "{b} and {a} differ in columns 4 to 7 of 8 alone, the second of 2 equal parts"
+
+
 def test_a_factor_is_told_as_the_number_that_it_is():
     known = {"replicas": 2, "layers": 2, "keep": 0.7, "one": 1, "none": 0}
     assert meaning(0.5, known) == " (1 / replicas, 1 / layers)"

@@ -342,11 +342,13 @@ def region(
     apart = np.abs(b - a)
     wrong = apart > SAME * apart.max()
     named = [*axes, *(Axis(_slices(a.ndim, k)[:-1]) for k in range(len(axes), a.ndim))]
+    within = ""  # of scattered elements, an equal part of an axis that has them all
     for number in sorted(range(a.ndim), key=lambda each: "time" not in named[each].name):
         others = tuple(each for each in range(a.ndim) if each != number)
         bad = np.flatnonzero(wrong.any(axis=others))
         where = _which(bad, a.shape[number], named[number])
         if not where or np.take(wrong, bad, number).mean() < _FILLED:
+            within = within or (where if where.endswith("equal parts") else "")
             continue
         part = relation(np.take(b, bad, number), np.take(a, bad, number), known)
         more = f", where {part}" if part else ""
@@ -357,7 +359,7 @@ def region(
         if not one[wrong].any():
             share = f"{int(wrong.sum()):,} of {wrong.size:,} elements"
             return f"masked: {{b}} and {{a}} differ in {share} alone, where {says}"
-    return ""
+    return within and f"{{b}} and {{a}} differ {within}"
 
 
 def _which(bad: np.ndarray, count: int, axis: Axis) -> str:

@@ -116,7 +116,8 @@ def test_tables_say_what_was_measured(shown, window):
     assert "to keras" not in headers  # it was not timed
     said = window.evaluate("document.querySelector('main').textContent")
     for each in (
-        "2 steps of each side's configurations match the oracle; speeds are measured, not judged",
+        "2 steps of each side's configurations match the oracle; speeds are measured, "
+        "not judged",
         "at 205 GFLOP/s",
         "Linux <x86>",
         "keras is not timed: it has no layers.",

@@ -271,7 +271,7 @@ def test_a_wrong_gradient_without_a_known_cause(planted):
         | {name: right[0][name] + noise.normal(size=right[0][name].shape) for name in names}
         for names in ([nearest], [lowest, nearest])
     ]
-    near = f"  first wrong from the loss down: {nearest}"
+    near = f"  begin at: {nearest}, the first wrong on the way back from the loss"
     where = "  where: in the backward pass of layers.py:9 (linear), in paddle-2"
     told = [where, "  last right: gradient/softmax/bias"]
     why = ["  why: unknown: none of the 22 mistakes that the oracle tried reproduces it"]

@@ -297,7 +297,9 @@ def test_the_part_that_has_all_scattered_elements_is_named():
     # as padded rows alone differ in the backward half of a bidirectional layer
     given = _differ_at((7, 6, 8), ([0, 0, 3, 3, 5], [4, 5, 3, 4, 5], slice(4, 8)))
     (says,) = explanations(*given, [ROWS, Axis("time step")])
-    assert says == "{b} and {a} differ in columns 4 to 7 of 8 alone, the second of 2 equal parts"
+    assert (
+        says == "{b} and {a} differ in columns 4 to 7 of 8 alone, the second of 2 equal parts"
+    )
 
 
 def test_a_factor_is_told_as_the_number_that_it_is():

@@ -166,7 +166,7 @@ def test_a_check_that_fails_says_what_computes_its_tensor_and_what_was_right(che
     assert first_lines(run_values(verdict)["first_mismatch"])[1:] == [
         "  who: so",
         "  where: loop.py:7 (run), in paddle-1",
-        "  last right: every tensor of the recorded steps",
+        "  last right: every tensor of the recorded steps, which this check comes after",
         f"  next: the same command with --checks {check} checks this alone",
     ]
 

@@ -11,7 +11,7 @@ from asynchronous_side import SPEC, train
 
 from parity.compare.step_series import History
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, Place
-from parity.report.mismatch import describe_mismatch
+from parity.report.mismatch import describe_mismatch, first_lines
 from parity.report.table import WIDTH, wrapped
 from parity.report.terminal import coloured, not_covered_line, report_text
 from parity.report.verdict_tables import rung_table
@@ -153,7 +153,12 @@ def test_of_gradients_the_first_on_the_way_down_is_named(verdict):
     of_both = replace(verdict, evidence=both, history=history)
     assert (nearest_to_loss(of_both), last_agreeing(of_both)) == (above, right)
     oracle = {"paddle-2": dict.fromkeys(wrong, np.zeros(2)), "tensorflow-2": {}}
-    assert is_every_gradient(replace(verdict, oracle=oracle))
+    every = replace(verdict, oracle=oracle)
+    assert is_every_gradient(every)
+    every = replace(every, sources={"paddle-2": {"replicas": "engine.py:9 (Executor)"}})
+    outcome = Outcome(preset("language-model", "tiny"), every.sides, verdicts=[every])
+    lines = first_lines(report_values(outcome, "tiny", "")["first_mismatch"])
+    assert "  where the replicas meet: engine.py:9 (Executor), in paddle-2" in lines
     right = {"paddle-2": {"gradient/softmax/bias": np.zeros(2)}}
     assert not is_every_gradient(replace(verdict, oracle=right))
     verdict = replace(verdict, mismatches=[at("forward/h", "paddle-2", ORACLE)])

@@ -184,6 +184,8 @@ def test_it_computes_what_one_replica_and_the_oracle_compute(
     package = {"paddle": "paddle_impl/", "tensorflow": "tf_impl/"}[framework]
     assert all(found_for(name, trace.sources).startswith(package) for name in of_code)
     assert "/layers.py:" in trace.sources["forward/logits"]
+    loops = ("(loop_over_time)", "(scan)", "(_stacked)")
+    assert not any(each in found_for(name, trace.sources) for each in loops for name in of_code)
     # servers apply updates themselves
     update = r"/strategies/\w+_server\w*\.py:|/optimizers\.py:\d+ \((apply_)?update\)"
     assert re.search(update, found_for("weight/softmax/bias", trace.sources))

@@ -132,21 +132,25 @@ def first_lines(first: dict[str, Any]) -> list[str]:
 
 def _where_lines(first: dict[str, Any]) -> list[str]:
     """Return a line for each source, with the sides whose tensor it made, and what is near."""
-    if first.get("is_every_gradient"):
-        return [
-            "  where: the gradient of the loss, or a sum of all gradients, such as that over "
-            "the replicas, as every gradient is wrong"
-        ]
     sides: dict[str, list[str]] = {}
     for label, source in first.get("sources", {}).items():
         sides.setdefault(source, []).append(label)
+    if first.get("is_every_gradient"):
+        return [
+            "  where: the gradient of the loss, or a sum of all gradients, such as that over "
+            "the replicas, as every gradient is wrong",
+            *(
+                f"  where the replicas meet: {source}, in {' and '.join(labels)}"
+                for source, labels in sides.items()
+            ),
+        ]
     nearest, agrees = first.get("nearest_to_loss"), first.get("last_agreeing")
     of = "in the backward pass of " if nearest else ""
     lines = [
         f"  where: {of}{source}, in {' and '.join(labels)}" for source, labels in sides.items()
     ]
     if nearest not in (None, first["tensor"]):
-        lines.insert(0, f"  first wrong from the loss down: {nearest}")
+        lines.insert(0, f"  begin at: {nearest}, the first wrong on the way back from the loss")
     return [*lines, f"  last right: {agrees}"] if agrees else lines
 
 

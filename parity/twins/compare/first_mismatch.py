@@ -171,7 +171,7 @@ def last_agreeing(verdict: RunVerdict) -> str:
     """
     first, nearest = verdict.mismatches[0], nearest_to_loss(verdict)
     if first.check in CHECKS:
-        return "every tensor of the recorded steps"
+        return "every tensor of the recorded steps, which this check comes after"
     tensor = nearest or first.place.tensor
     kind = "gradient/" if nearest else "forward/"
     names = [name for name in verdict.history.tensors if name.startswith(kind)]

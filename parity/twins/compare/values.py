@@ -72,11 +72,14 @@ def _sources(verdict: RunVerdict, departing: Sequence[str]) -> dict[str, str]:
     """Return label -> the lines of code that made the first wrong tensor, where known.
 
     Of the sides that depart from the oracle, or of both where none does. Of several gradients
-    it is the one that the backward pass computed first.
+    it is the one that the backward pass computed first, of all the strategy.
     """
     first = verdict.mismatches[0]
     if first.check == WITNESS:
         return {}
+    if is_every_gradient(verdict):
+        several = [n for n in departing or first.sides if verdict.sides[n].replicas > 1]
+        return sources_of(verdict, "replicas", several)
     labels, tensor = departing or first.sides, nearest_to_loss(verdict) or first.place.tensor
     of_check = {label: verdict.sources.get(label, {}).get(first.check) for label in labels}
     found = {**sources_of(verdict, tensor, labels), **{n: s for n, s in of_check.items() if s}}

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,8 @@ from parity.twins.spec.asynchronous_schedule import WorkerRows
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs, StepResult
 from parity.twins.spec.strategies import StrategyEntry, StrategySettings
+
+_LOOPS = ("loop_over_time", "scan")  # functions that take one step after another
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,8 @@ def calls_within(frames: Iterable[Frame], package: str) -> str:
     """Return the calls within a package that led to something, such as an operation.
 
     Of the calls in one file the last one stands for all: they lead from layer to network.
-    Those of a folder `strategies` are left out where there are others.
+    Those of a folder `strategies` are left out where there are others, and those that only
+    take one step after another: the step is in the call before.
 
     Args:
       frames: a call stack, the outermost call first.
@@ -194,7 +198,7 @@ def calls_within(frames: Iterable[Frame], package: str) -> str:
     folder = Path(package).parent
     mine = [
         (Path(file).relative_to(folder.parent), line, function)
-        for file, line, function in frames
+        for file, line, function in takewhile(lambda frame: frame[2] not in _LOOPS, frames)
         # nameless: a script's own lines, and comprehensions
         if Path(file).is_relative_to(folder) and not function.startswith("<")
     ]

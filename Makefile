@@ -279,7 +279,7 @@ $(HOROVOD)/ready: requirements-horovod.lock | $(READY)
 	touch $@
 
 horovod-test: horovod
-	@PARITY_REQUIRE_HOROVOD=1 $(VENV_PYTHON) -m pytest -m horovod \
+	@PARITY_REQUIRE_HOROVOD=1 $(VENV_PYTHON) -m pytest $(IN_WORKERS) -m horovod \
 	    tests/test_strategies.py tests/test_strategies_horovod.py tests/test_two_hosts.py \
 	    tests/test_signal_schedules.py tests/test_processes_lost.py \
 	    tests/test_processes_strangers.py $(PYTEST_FLAGS)

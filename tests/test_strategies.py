@@ -100,6 +100,8 @@ def in_networks(networks, condition, quick) -> list:
         )
         for network in networks
         for each in chosen(condition)
+        # of what is not a strategy's own, less where an environment is made for it
+        if not (each.values[1].environment and network == "language-model-float32")
     ]
 
 

@@ -5,7 +5,9 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
+from functools import partial
 
 import pytest
 from browser import cells, lines
@@ -41,19 +43,39 @@ OF_PAIRS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def starters(frameworks):
     """Return how the sides' trainings are started: by the session's fork servers."""
     return {name: server.side for name, server in frameworks.items()}
 
 
+@pytest.fixture(scope="module")
+def options_in(text, cache):
+    """Return a function from a folder for --out to options."""
+    return partial(ConvergeOptions, data=text, cache=cache, seeds=2, replicas=2)
+
+
 @pytest.fixture
-def options(text, cache, tmp_path):
-    return ConvergeOptions(data=text, cache=cache, out=tmp_path / "out", seeds=2, replicas=2)
+def options(options_in, tmp_path):
+    return options_in(out=tmp_path / "out")
 
 
 def language_model(**values) -> Spec:
     return preset("language-model", "tiny").replace(**SPEC | values)
+
+
+@pytest.fixture(scope="module")
+def compared(starters, options_in, tmp_path_factory):
+    """Return what is found of the sides as they are, once."""
+    options = options_in(out=tmp_path_factory.mktemp("compared"))
+    return converge(language_model(), options, "parity converge <x>", starters)
+
+
+@pytest.fixture(scope="module")
+def epoch(starters, options_in, tmp_path_factory):
+    """Return options whose trainings of one epoch are in --out already, and what was found."""
+    options = options_in(out=tmp_path_factory.mktemp("epoch"))
+    return options, converge(language_model(epochs=1), options, "", starters)
 
 
 def with_flags(starter, *more):
@@ -61,8 +83,8 @@ def with_flags(starter, *more):
     return lambda flags, log: starter([*flags, *more], log)
 
 
-def test_sides_that_compute_the_same_are_equivalent(starters, options):
-    found = converge(language_model(), options, "", starters)
+def test_sides_that_compute_the_same_are_equivalent(starters, compared):
+    found = compared
     assert found["verdict"] == EQUIVALENT
     assert list(found["quantities"]) == ["test perplexity", "best validation perplexity"]
     assert found["steps"] == 15
@@ -85,18 +107,18 @@ def test_a_side_with_another_learning_rate_is_not_equivalent(starters, options):
     assert not any(p["shown"] for each in found["quantities"].values() for p in each["pairs"])
 
 
-def test_a_finished_training_is_not_repeated(starters, options):
-    spec = language_model(epochs=1)
-    first = converge(spec, options, "", starters)
+def test_a_finished_training_is_not_repeated(starters, epoch, tmp_path):
+    (options, first), spec = epoch, language_model(epochs=1)
     nothing = dict.fromkeys(starters, pytest.fail)  # called if anything is started
     again = converge(spec, options, "", nothing)
     assert again["quantities"] == first["quantities"]
     assert all(each["reused"] for runs in again["runs"].values() for each in runs.values())
     assert "4 trainings were already in --out" in converge_text(again)
-    more = dataclasses.replace(options, seeds=3)
+    out = shutil.copytree(options.out, tmp_path / "out")
+    more = dataclasses.replace(options, seeds=3, out=out)
     third = converge(spec, more, "", starters)
     assert [each["reused"] for each in third["runs"]["paddle"].values()] == [True, True, False]
-    other = converge(spec.replace(learning_rate=0.06), options, "", starters)
+    other = converge(spec.replace(learning_rate=0.06), more, "", starters)
     assert not any(each["reused"] for runs in other["runs"].values() for each in runs.values())
 
 
@@ -152,8 +174,8 @@ def test_sides_that_train_alike_are_told_from_others():
         assert not train_alike(b, a)
 
 
-def test_without_two_sides_that_train_alike_there_is_no_verdict(starters, options):
-    chosen = strategies(options, "tensorflow=asynchronous", schedule="1")
+def test_without_two_sides_that_train_alike_there_is_no_verdict(starters, epoch):
+    chosen = strategies(epoch[0], "tensorflow=asynchronous", schedule="1")
     found = converge(language_model(epochs=1), chosen, "", starters)
     assert found["verdict"] is None
     assert converge_text(found).endswith(
@@ -189,21 +211,17 @@ def test_an_infinite_perplexity_is_told_in_plain_words(starters, options):
 
 
 def test_the_published_result_is_quoted_and_compared_only_with_its_own_recipe(
-    starters, options, text, monkeypatch
+    starters, epoch, text, monkeypatch
 ):
-    found = converge(
-        language_model(epochs=1),
-        dataclasses.replace(options, preset="zaremba-small"),
-        "",
-        starters,
-    )
+    options, spec = epoch[0], language_model(epochs=1)
+    of_preset = dataclasses.replace(options, preset="zaremba-small")
+    found = converge(spec, of_preset, "", starters)
     assert found["published"]["ratio"] is None
     assert (
         "published: test perplexity 115.91 on PTB (TensorFlow's ptb_word_lm.py); "
         "not comparable: the text is not PTB; flags change the preset"
     ) in " ".join(converge_text(found).split())
     # a recipe of this very text
-    spec = language_model(epochs=1)
     digest = hashlib.sha256((text / "train.txt").read_bytes()).hexdigest()
     ours = dataclasses.replace(
         NETWORKS["language-model"].presets["tiny"],
@@ -221,12 +239,9 @@ def test_the_published_result_is_quoted_and_compared_only_with_its_own_recipe(
 
 
 @pytest.mark.browser
-def test_the_page_shows_the_tests_and_a_curve_for_each_seed(
-    starters, options, window, tmp_path
-):
-    values = converge(language_model(epochs=2), options, "parity converge <x>", starters)
+def test_the_page_shows_the_tests_and_a_curve_for_each_seed(compared, window, tmp_path):
     page = tmp_path / "page.html"
-    page.write_text(converge_html(values))
+    page.write_text(converge_html(compared))
     window.look()
     window.open(page)
     assert cells(window, "#tests")[0][:2] == ["test perplexity", "Paddle - TF"]
@@ -256,13 +271,16 @@ def command(*words, **environment):
     return process.returncode, printed, errors
 
 
-def test_the_command_says_so_by_its_status(text, cache, tmp_path):
-    words = flags(**SPEC | {"replicas": 1, "epochs": 1}, data=text, cache=cache)
-    words += [f"--out={tmp_path / 'out'}", "--seeds=2", f"--json={tmp_path / 'extra.json'}"]
+def test_the_command_says_so_by_its_status(epoch, text, cache, tmp_path):
+    out = shutil.copytree(epoch[0].out, tmp_path / "out")
+    words = flags(**SPEC | {"replicas": 2, "epochs": 1}, data=text, cache=cache)
+    words += [f"--out={out}", "--seeds=2", f"--json={tmp_path / 'extra.json'}"]
+    # all but one are there already
+    (out / "runs" / "tensorflow-1" / "finished.json").unlink()
     status, printed, errors = command(*words)
     assert status == 0, errors
+    assert "3 trainings were already in --out" in printed
     assert printed.endswith("verdict: equivalent\n")
-    out = tmp_path / "out"
     assert (out / "converge.txt").read_text() == printed
     assert json.loads((out / "converge.json").read_text())["verdict"] == EQUIVALENT
     assert (tmp_path / "extra.json").read_bytes() == (out / "converge.json").read_bytes()

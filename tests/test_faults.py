@@ -168,13 +168,13 @@ def test_a_mistake_in_all_strategies_is_not_laid_to_one(hunter):
     assert [path.name for path in traces.iterdir()] == ["correct"]
 
 
-ANCHOR = "    return tf.tanh(product(tf.concat([context"
+ANCHOR = "    return tf.gather(table, tokens)"
 
 
 def fault_of(new: str) -> Planting:
-    """Return a fault in TensorFlow's layer of attention, which has this text for the anchor."""
-    edits = {"tensorflow": (Edit("tf_impl/attention.py", ANCHOR, new),)}
-    fault = Fault("made-up", "", "none", "general", ("forward/attention/output",), edits)
+    """Return a fault in TensorFlow's embedding, which has this text for the anchor."""
+    edits = {"tensorflow": (Edit("tf_impl/layers.py", ANCHOR, new),)}
+    fault = Fault("made-up", "", "none", "stream", ("forward/embedded",), edits)
     return Planting(fault, "tensorflow", "float64")
 
 
@@ -193,8 +193,10 @@ def test_a_side_that_crashes_is_not_a_find(hunter):
     assert found.story.startswith("broken: tensorflow ended with status")
 
 
-def test_nothing_is_planted_where_the_correct_sides_differ(hunter, monkeypatch):
+def test_nothing_is_planted_where_the_correct_sides_differ(tmp_path, monkeypatch):
     """A hunt in a setting that does not match would find everything."""
+    hunter = Hunt(FaultOptions(out=tmp_path), {})
+    monkeypatch.setattr(hunter._runs, "record", lambda *run: None)
     verdict = dataclasses.make_dataclass("V", ["matches", "mismatches"])
     place = dataclasses.make_dataclass("M", ["place"])("somewhere")
     monkeypatch.setattr(hunting, "compare_traces", lambda traces: verdict(False, [place]))

@@ -57,7 +57,8 @@ def test_horovodrun_starts_it(tmp_path):
 
 def test_parity_run_takes_its_environment_and_its_checkpoint(text, cache, tmp_path):
     """With two replicas in each process; Paddle and it go on from each other's checkpoint."""
-    words = flags(data=text, cache=cache, out=tmp_path / "run", steps=3, replicas=4)
+    given = STREAM | {"steps": 3, "replicas": 4}
+    words = flags(**given, data=text, cache=cache, out=tmp_path / "run")
     command = [sys.executable, "-m", "parity", "run", *words, "--no-throughput"]
     command += ["--strategy", "tensorflow=horovod", "--processes", "2"]
     command += ["--dtype", "float64", "--checks", "resume"]

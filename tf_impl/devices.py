@@ -38,9 +38,9 @@ def rewrite_less(config, dtype):
     """Leave out the rewrites of a graph that change nothing on a CPU, and take long.
 
     Two look for convolutions and for a GPU, one for layers with kernels to choose from. One
-    goes over the graph once more for control flow that is not there any longer: three tenths of
-    the first step. One fuses products with their biases, which it cannot in float64. Without
-    the others, or with a single round of them, last bits would move.
+    goes over the graph once more for control flow that is not there any longer: up to three
+    tenths of the first step. One fuses products with their biases, which it cannot in float64.
+    Without the others, or with a single round of them, last bits would move.
 
     Args:
       config: tf1.ConfigProto.

@@ -103,7 +103,7 @@ class Writer:
           UsageError: if the folder cannot be written; the steps before this one stay readable.
         """
         while self.most_pending and self._pending() >= self.most_pending:
-            time.sleep(0.03)  # each look lists the folder: 10 ms take 2 % of a core
+            time.sleep(0.03)  # each look lists the folder: every 10 ms is 2 % of a core
             if self._waiting is not None:
                 self._waiting()
             if (

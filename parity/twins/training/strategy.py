@@ -184,8 +184,8 @@ def calls_within(frames: Iterable[Frame], package: str) -> str:
     """Return the calls within a package that led to something, such as an operation.
 
     Of the calls in one file the last one stands for all: they lead from layer to network.
-    Those of a folder `strategies` are left out where there are others, and those that only
-    take one step after another: the step is in the call before.
+    Those of a folder `strategies` are left out where there are others, and a loop over time
+    with all that it calls: what it repeats stands in the call before.
 
     Args:
       frames: a call stack, the outermost call first.

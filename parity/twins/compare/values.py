@@ -72,7 +72,8 @@ def _sources(verdict: RunVerdict, departing: Sequence[str]) -> dict[str, str]:
     """Return label -> the lines of code that made the first wrong tensor, where known.
 
     Of the sides that depart from the oracle, or of both where none does. Of several gradients
-    it is the one that the backward pass computed first, of all the strategy.
+    it is the one that the backward pass computed first; where all are wrong, the lines are
+    those of the strategy.
     """
     first = verdict.mismatches[0]
     if first.check == WITNESS:

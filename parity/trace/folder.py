@@ -3,11 +3,11 @@
 import hashlib
 import re
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from isal import isal_zlib
 
 from parity.base.errors import UsageError
 from parity.base.files import CONFIG, UNFINISHED, check_output, written_by_run
@@ -38,8 +38,8 @@ _PART = re.compile(rf"{_OTHERS}|{_STEP_FILE.pattern}|{_UNFINISHED}")
 
 def crc32(array: np.ndarray) -> str:
     """Return the checksum of an array's type, shape and bytes."""
-    kind = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
-    return f"{zlib.crc32(content(array), kind):08x}"
+    kind = isal_zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
+    return f"{isal_zlib.crc32(content(array), kind):08x}"
 
 
 def sha256(array: np.ndarray) -> str:

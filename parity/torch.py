@@ -315,7 +315,11 @@ class _Hooks(ModuleHooks):
             return
         start = f"step {self._to.step}: "
         self._check_called(
-            [name for name, each in self._modules.items() if not next(each.children(), None)],
+            [
+                name or "model"
+                for name, each in self._modules.items()
+                if not next(each.children(), None)
+            ],
             f"{start}no module of the model was called with gradients; allowed: the model that "
             "the loop trains, watched before it is compiled",
             start,

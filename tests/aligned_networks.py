@@ -260,13 +260,13 @@ def with_keras(run, folder):
             optimizer.apply(tape.gradient(loss, variables), variables)
 
 
-def measured(run, folder):
-    """Measure the bounds of PyTorch's training of a run."""
+def measured(run, folder, train=with_torch):
+    """Measure the bounds of a side's training of a run."""
     trace, moved = Trace(folder / run.name), []
     for seed in (None, *range(5)):
         to = folder / f"{run.name}-moved" / str(seed)
         os.environ |= environment(trace.folder, to, seed)
-        with_torch(run, folder)
+        train(run, folder)
         moved.append(Trace(to))
     del os.environ[VARIABLE]
     measure(trace, *moved[:1], moved[1:]).write(folder / f"{run.name}.json")

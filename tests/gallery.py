@@ -3,7 +3,7 @@
 Each side trains its networks for three steps in float64, in processes of its own, and records
 them: in FOLDER/found/SIDE/NETWORK with its framework's defaults; in FOLDER/aligned/SIDE/NETWORK
 with the settings that `parity doctor` named, the second side from the weights of the first;
-and, of networks of layers, in FOLDER/float32/SIDE/NETWORK the same in float32.
+and in FOLDER/float32/SIDE/NETWORK the same in float32, of which the first side measures bounds.
 What the commands say of it is printed as the rows of docs/gallery.md.
 """
 
@@ -234,14 +234,17 @@ def keras_resnet(run):
 
 
 def keras_gelu(run):
-    """Return GELU: Keras's own, or one whose constants are of float64."""
+    """Return GELU: Keras's own, or one whose constants are of the run's type."""
     from keras import ops
 
+    def constant(number):
+        return ops.convert_to_tensor(number, run.dtype)
+
     def by_erf(x):
-        return x * 0.5 * (1 + ops.erf(x / ops.convert_to_tensor(np.sqrt(2.0))))
+        return x * 0.5 * (1 + ops.erf(x / constant(np.sqrt(2.0))))
 
     def by_tanh(x):
-        root, cubic = map(ops.convert_to_tensor, (np.sqrt(2 / np.pi), np.float64(0.044715)))
+        root, cubic = constant(np.sqrt(2 / np.pi)), constant(0.044715)
         return x * 0.5 * (1 + ops.tanh(root * (x + cubic * x * x * x)))
 
     if not run.seed:
@@ -302,7 +305,7 @@ def jax_resnet(run):
     import jax
     from flax import nnx
 
-    given = {"rngs": nnx.Rngs(1), "param_dtype": np.float64}
+    given = {"rngs": nnx.Rngs(1), "param_dtype": run.dtype}
 
     class Normed(nnx.Module):
         def __init__(self, before, filters, size, stride=1):
@@ -351,7 +354,7 @@ def jax_transformer(run):
     import jax.numpy as jnp
     from flax import nnx
 
-    given = {"rngs": nnx.Rngs(1), "param_dtype": np.float64}
+    given = {"rngs": nnx.Rngs(1), "param_dtype": run.dtype}
     encoder, gpt = run.network == "encoder", run.network == "gpt2"
     width, heads, inner = (8, 2, 16) if encoder else (WIDTH, HEADS, INNER)
     epsilon = {"bert": TINY, "gpt2": HELD[0], "encoder": 1e-5}[run.network]
@@ -461,6 +464,7 @@ MODELS = {
     ("jax", "gpt2"): jax_transformer,
 }
 aligned_networks.PLAIN += ("resnet", "bert", "gpt2")
+ALIGNED = "aligned", "float32"
 SIDES = {"torch": with_torch, "paddle": with_paddle, "keras": with_keras, "jax": with_jax}
 NETWORKS = ("lstm", "gru", "encoder", "resnet", "bert", "gpt2")
 PAIRS = [f"torch-{port}-{each}" for port in ("paddle", "keras") for each in NETWORKS]
@@ -492,13 +496,15 @@ def train(side, folder, *runs):
             import_torchvision()
     for run in runs:
         how, network = run.split("/")
-        where, entry = Path(folder, how, side), Entry(network, how)
+        if how == "bounds":
+            single = Path(folder, "float32", side)
+            measured(Entry(network, "float32"), single, SIDES[side])
+            continue
+        where = Path(folder, how, side)
         if (where / network).exists():
             continue
         where.mkdir(parents=True, exist_ok=True)
-        SIDES[side](entry, where)
-        if side == "torch" and how == "float32":
-            measured(entry, where)
+        SIDES[side](Entry(network, how), where)
 
 
 def start(folder, runs):
@@ -514,13 +520,6 @@ def start(folder, runs):
         assert each.returncode == 0, said
 
 
-def hows(name):
-    """Return how a pair is trained once it is aligned."""
-    a, _, network = name.split("-")
-    of_layers = a == "torch" and network in NETWORKS[:3]
-    return ["aligned", "float32"] if of_layers else ["aligned"]
-
-
 def record(folder, names):
     """Train pairs: as they are found, and aligned, the second side from the first's weights."""
     for a in dict.fromkeys(name.split("-")[0] for name in names):
@@ -528,14 +527,14 @@ def record(folder, names):
         first, second = defaultdict(list), defaultdict(list)
         for name in pairs:
             _, b, network = name.split("-")
-            first[a] += [f"{how}/{network}" for how in ("found", *hows(name))]
+            first[a] += [f"{how}/{network}" for how in ("found", *ALIGNED, "bounds")]
             first[b].append(f"found/{network}")
-            second[b] += [f"{how}/{network}" for how in hows(name)]
+            second[b] += [f"{how}/{network}" for how in ALIGNED]
         start(folder, first)
         for name in pairs:
             file = folder / f"{name}.yaml"
             run("align", *sides(folder, name, "found"), "-o", file)
-            for ours, theirs in (sides(folder, name, how) for how in hows(name)):
+            for ours, theirs in (sides(folder, name, how) for how in ALIGNED):
                 theirs.parent.mkdir(parents=True, exist_ok=True)
                 weights = theirs.with_suffix(".safetensors")
                 run("weights", ours, "--map", file, "-o", weights)
@@ -565,13 +564,9 @@ def row(folder, name):
       defaults: what `parity doctor` names of the pair as it is found, but initial weights.
       left: what it still names of the aligned pair.
       used: the largest share of a bound that the aligned pair takes.
-      measured: the same in float32, of what `parity bounds` measured; None: not measured.
+      measured: the same in float32, of what `parity bounds` measured.
     """
-    found, pair = (sides(folder, name, how) for how in ("found", "aligned"))
-    single, in_float32 = None, sides(folder, name, "float32")
-    if "float32" in hows(name):
-        bounds = in_float32[0].with_suffix(".json")
-        single = used(folder, name, in_float32, "--bounds", bounds)
+    found, pair, single = (sides(folder, name, how) for how in ("found", *ALIGNED))
     mapping = read(folder / f"{name}.yaml")
     own = unmapped(list(map(Trace, found)), replace(mapping, rows=[]))[0]
     return {
@@ -580,7 +575,7 @@ def row(folder, name):
         "defaults": named(found),
         "left": named(pair),
         "used": used(folder, name, pair),
-        "measured": single,
+        "measured": used(folder, name, single, "--bounds", single[0].with_suffix(".json")),
     }
 
 
@@ -609,13 +604,9 @@ def line(folder, name):
         f"`{name}`",
         f"{found['right']} of {found['parameters']}",
         (found["defaults"] or "-") + left,
-        *(percent(found[share]) for share in ("used", "measured")),
+        *(f"{found[share]:.2%}".replace("%", " %") for share in ("used", "measured")),
     )
     return f"| {' | '.join(cells)} |"
-
-
-def percent(share):
-    return "–" if share is None else f"{share:.2%}".replace("%", " %")
 
 
 if __name__ == "__main__":

@@ -32,10 +32,11 @@ class Model(paddle.nn.Layer):
         self.inner = paddle.nn.Linear(6, 6)
         self.norm = paddle.nn.BatchNorm1D(6)
         self.out = paddle.nn.Linear(6, 2)
+        self.same = paddle.nn.Identity()
 
     def forward(self, x):
         hidden = self.rnn(x)[0][:, -1]
-        return self.out(self.norm(paddle.nn.functional.relu_(self.inner(hidden))))
+        return self.same(self.out(self.norm(paddle.nn.functional.relu_(self.inner(hidden)))))
 
 def trained(folder, minimize):
     paddle.seed(1)
@@ -165,7 +166,7 @@ def test_what_is_watched_computes_the_same_and_is_seen_whole(tmp_path):
     assert trace.numbers() == list(range(20))
     tensors, first = trace.read(5), trace.read(0)
     outputs = [name for name in tensors if name.startswith("forward/")]
-    layers = ["rnn/0", "rnn/1/0", "rnn/1/1", "inner", "norm", "out", "model"]
+    layers = ["rnn/0", "rnn/1/0", "rnn/1/1", "inner", "norm", "out", "same", "model"]
     assert [name for name in outputs if name.removeprefix("forward/") in layers] == [
         f"forward/{each}" for each in layers
     ]
@@ -183,7 +184,7 @@ def test_what_is_watched_computes_the_same_and_is_seen_whole(tmp_path):
     norm = np.sqrt(sum((tensors[f"clipped_gradient/{n}"] ** 2).sum() for n in gradients))
     assert norm <= 0.1 * (1 + 1e-5)
     assert trace.header["versions"]["paddle"]
-    assert_moved(tmp_path / "a", tmp_path / "moved", "out")
+    assert_moved(tmp_path / "a", tmp_path / "moved", "out", "same")
 
 
 def test_a_static_graph_is_recorded_as_the_same_layers_are_in_dygraph(tmp_path, capsys):

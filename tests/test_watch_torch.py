@@ -44,6 +44,7 @@ def model_of(dtype="float32", checkpoint=None):
             self.norm = torch.nn.BatchNorm1d(6)
             self.out = torch.nn.Linear(6, 11, bias=False)
             self.out.weight = self.embed.weight
+            self.same = torch.nn.Identity()
 
         def forward(self, tokens, *, lengths):
             packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True)
@@ -54,7 +55,8 @@ def model_of(dtype="float32", checkpoint=None):
                 hidden = again(
                     lambda x: self.relu(self.inner(x)), hidden, use_reentrant=checkpoint
                 )
-            return Answer(self.out(self.norm(hidden.transpose(1, 2)).transpose(1, 2)))
+            hidden = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
+            return Answer(self.same(self.out(hidden)))
 
     torch.manual_seed(1)
     return Model().to(getattr(torch, dtype))
@@ -222,16 +224,55 @@ def test_half_precision_is_recorded_as_the_float32_of_the_same_value(tmp_path):
 
 
 def test_every_number_is_moved_in_steps_that_are_not_recorded_too(tmp_path, monkeypatch):
-    some = {"modules": ["out", "model"], "steps": 2}
+    some = {"modules": ["out", "same", "model"], "steps": 2}
     watched(tmp_path / "a", options=some)
     monkeypatch.setenv(VARIABLE, environment(tmp_path / "a", tmp_path / "b", 1)[VARIABLE])
     result, _ = watched(tmp_path / "a", options=some)
-    assert_moved(tmp_path / "a", tmp_path / "b", "out", "model/logits", steps=(0, 2))
+    assert_moved(tmp_path / "a", tmp_path / "b", "out", "same", steps=(0, 2))
     monkeypatch.delenv(VARIABLE)
     plain, _ = watched(tmp_path / "c", options=some)
     assert result[1] != plain[1]
 
 
+def test_an_output_that_only_a_module_within_hands_on_is_moved_once(tmp_path, monkeypatch):
+    import torch
+
+    class Pooled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.pooler = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            hidden = self.hidden(x)
+            return {"hidden": hidden, "pooled": self.pooler(hidden)}
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.out = Pooled(), torch.nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.out(self.net(x)["pooled"])
+
+    def trained():
+        torch.manual_seed(1)
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with parity.torch.watch(tmp_path / "a", model, optimizer):
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+
+    trained()
+    monkeypatch.setenv(VARIABLE, environment(tmp_path / "a", tmp_path / "b", 1)[VARIABLE])
+    trained()
+    plain, moved = Trace(tmp_path / "a").read(0), Trace(tmp_path / "b").read(0)
+    assert plain.keys() == moved.keys()
+    for rung in ("forward", "activation_gradient"):
+        outer, inner = (moved[f"{rung}/net{name}"] for name in ("/hidden", ".hidden"))
+        assert np.array_equal(outer, inner) == (rung == "forward")
+
+
+@pytest.mark.filterwarnings("error::UserWarning")  # that the model itself was not called
 def test_a_closure_is_part_of_its_step(tmp_path):
     import torch
 

@@ -4,6 +4,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,8 @@ class ModuleHooks(Hooks):
         super().__init__(recording)
         self._tensor = tensor
         self._parameters, self._buffers = dict(parameters), dict(buffers)
+        # of this forward pass: those that are moved, by their identity, and of which module
+        self._outputs: dict[int, tuple[Any, str]] = {}
 
     def __exit__(self, *exception: object) -> None:
         self._undo.close()
@@ -115,11 +118,23 @@ class ModuleHooks(Hooks):
     def _move(self, tensor: Any, draw: Draw) -> Any:
         return tensor + tensor.detach() * self._like(draw(tuple(tensor.shape)), tensor)
 
-    def _moved_in(self, value: Any) -> Any:
-        """Return what holds tensors with their numbers moved; None to leave it as it is."""
-        if self._to.perturbation is None:
-            return None
-        return mapped(value, self._tensor, self._moved)
+    def _moved_in(self, inputs: Any) -> Any:
+        """Return what the model is given, with its numbers moved; None to leave it."""
+        self._outputs.clear()
+        moves = self._to.perturbation is not None
+        return mapped(inputs, self._tensor, self._moved) if moves else None
+
+    def _is_moved(self, label: str, output: Any) -> bool:
+        """Return whether a module returns what one within it did, which is moved already."""
+        _, of = self._outputs.get(id(output), (None, ""))
+        return of.startswith(f"{label}.") or (label == "model" and bool(of))
+
+    def _moved_output(self, label: str, output: Any) -> Any:
+        if self._is_moved(label, output):
+            return output
+        moved = self._moved(output)
+        self._outputs[id(moved)] = moved, label
+        return moved
 
     def _weights(self, rung: str, array_of: Callable[[Any], np.ndarray]) -> None:
         """Record the parameters and buffers."""
@@ -140,7 +155,9 @@ class ModuleHooks(Hooks):
             if not self._counts():
                 return None
             self._seen.add(label)
-            moved = self._moved_in(output)
+            moved = None
+            if self._to.perturbation is not None:
+                moved = mapped(output, self._tensor, partial(self._moved_output, label))
             forward = self._to.wants("forward", label)
             backward = self._to.wants("activation_gradient", label)
             if not forward and not backward and moved is None:
@@ -155,7 +172,7 @@ class ModuleHooks(Hooks):
                     continue
                 if backward:
                     passed.register_hook(self._gradient(call + path, self._to.step))
-                if moved is not None:
+                if moved is not None and not self._is_moved(label, tensor):
                     passed.register_hook(self._unwatched(self._moved))
             if self._to.is_given:
                 return mapped(output, self._tensor, lambda each: new[id(each)])

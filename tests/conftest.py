@@ -36,6 +36,12 @@ from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
 
 FOLDERS = {name: each.folder for name, each in REGISTRIES.items()}
 FRAMEWORKS = tuple(FOLDERS)
+# JAX compiles every operation anew in every process, unless it finds it there.
+os.environ |= {
+    "JAX_COMPILATION_CACHE_DIR": str(ROOT / "out" / "cache" / "jax"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
 # framework -> its strategy whose processes sum their gradients
 COLLECTIVE = {name: REGISTRIES[name].collective.name for name in FRAMEWORKS}
 

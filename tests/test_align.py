@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections import OrderedDict
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,33 @@ def test_a_port_with_the_weights_carried_over_computes_the_same(carried, port, n
     assert names.count("weight") == names.count("initial") > 5
     assert names.count("forward") >= names.count("activation_gradient") >= 3
     assert ("optimizer" in names) == (network in ("lstm", "gru"))
+
+
+# What is set there otherwise, as the first lines say it.
+SETTINGS = {
+    ("keras", "lstm"): "epsilon: 1e-08 in pytorch, 1e-07 in keras; fix: epsilon=1e-08",
+    ("keras", "gru"): "epsilon: 1e-08 in pytorch, 1e-07 in keras; fix: epsilon=1e-08",
+    ("keras", "conv"): "divisor of the moving variance: n - 1 in pytorch, n in keras",
+    ("paddle", "conv"): "momentum, which Paddle rounds to float32: 0.9 in pytorch, 0.8999",
+}
+
+
+@pytest.mark.parametrize(("port", "network"), SETTINGS)
+def test_a_mismatch_names_the_settings_that_differ_there(carried, capsys, port, network):
+    def first_lines(*traces):
+        lines = run(capsys, "compare", *traces, "--map", file, status=1)
+        return " ".join(" ".join(takewhile(bool, lines)).split())
+
+    ours, file = carried / "torch" / network, carried / f"{port}-{network}.yaml"
+    theirs = carried / f"{port}-carried" / network
+    told = first_lines(ours, theirs)
+    assert f"settings: {SETTINGS[port, network]}" in told
+    count = run(capsys, "doctor", ours, theirs, status=1)[-1]
+    more = told.count("settings: ") < int(count.split()[0])
+    all_of = f"next: parity doctor lists {count} in settings and conventions"
+    assert told.endswith(all_of) == more
+    told = first_lines(ours, carried / port / network)
+    assert "settings: the initial weights differ; fix: parity weights carries them over" in told
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from parity.align.mapping import Row
 from parity.align.precision import IN_FULL, NONE
 from parity.align.proposal import facts_of, framework_of, propose
 from parity.trace.reader import Trace
+from parity.trace.rungs import rung_of
 
 Settings = Mapping[str, Any]
 
@@ -73,9 +74,30 @@ def traps(traces: Sequence[Trace]) -> list[Trap]:
     Raises:
       UsageError: if a trace does not say what its modules and optimiser are.
     """
-    places: dict[Trap, list[str]] = {}
+    return _found(_Doctor(traces))
+
+
+def traps_at(traces: Sequence[Trace], tensor: str) -> tuple[list[Trap], int]:
+    """Return the traps in what computes a tensor, and how many others there are.
+
+    Args:
+      tensor: its name, which both sides share: an output, a gradient, a parameter or a slot.
+
+    Raises:
+      UsageError: as `traps`.
+    """
     doctor = _Doctor(traces)
-    with facts_of(traces):
+    found = _found(doctor)
+    places = doctor.places(tensor)
+    here = [each for each in found if any(map(places.__contains__, each.where))]
+    if rung_of(tensor) == "batch":  # what was given, or the weights before the first step
+        here = [each for each in here if not each.values]
+    return here, len(found) - len(here)
+
+
+def _found(doctor: "_Doctor") -> list[Trap]:
+    places: dict[Trap, list[str]] = {}
+    with facts_of(doctor.traces):
         for where, trap in doctor.found():
             places.setdefault(trap, []).append(where)
     return [replace(trap, where=tuple(where)) for trap, where in places.items()]
@@ -84,16 +106,49 @@ def traps(traces: Sequence[Trace]) -> list[Trap]:
 class _Doctor:
     def __init__(self, traces: Sequence[Trace]):
         mapping = propose(traces)
-        self._rows, self._slots = mapping.rows, mapping.slots
+        self.traces, self._rows, self._slots = traces, mapping.rows, mapping.slots
         self._sides = [framework_of(each) for each in traces]
         self._labels = mapping.labels
         self._double = all(each.header["dtype"] == "float64" for each in traces)
         self._facts = [each.header["facts"] for each in traces]
-        self._first = [each.read(each.numbers()[0]) for each in traces]
+        self._first, self._shapes = [], []
+        for place, each in enumerate(traces):
+            tensors = each.read(each.numbers()[0])  # of which little is kept
+            recurrent = self._of_lstms(place)
+            self._first.append(
+                {n: x for n, x in tensors.items() if n.startswith("batch/") or n in recurrent}
+            )
+            self._shapes.append({n: x.shape for n, x in tensors.items()})
         self._modules = [
             {module["name"]: module.get("settings", {}) for module in each["modules"]}
             for each in self._facts
         ]
+
+    def _of_lstms(self, place: int) -> set[str]:
+        """Return the parameters of a side's LSTMs, before and after the first step."""
+        names = {
+            name
+            for row in self._rows
+            if row.kind == "lstm"
+            for both in row.parameters.values()
+            for name in both[place].names
+        }
+        return {f"{rung}/{name}" for rung in ("initial", "weight") for name in names}
+
+    def places(self, tensor: str) -> set[str]:
+        """Return what computes a tensor: modules, by the names of either side, an optimiser."""
+        rung, name = rung_of(tensor), tensor.partition("/")[2]
+        found = set()
+        for row in self._rows:
+            shared = row.parameters | row.outputs
+            own = [
+                key for key in shared if name == key or name.startswith((f"{key}/", f"{key}#"))
+            ]
+            if own and rung != "optimizer":
+                found |= {unit.partition(" ")[0] for unit in row.units} | set(row.units)
+            if own and rung in ("optimizer", "weight"):
+                found |= {"optimizer", *(f"optimizer of {shared[n][1].names[0]}" for n in own)}
+        return found
 
     def found(self) -> Iterator[tuple[str, Trap]]:
         yield from self._start()
@@ -220,9 +275,7 @@ class _Doctor:
         if not self._double or self._sides.count("paddle") != 1:
             return
         place = self._sides.index("paddle")
-        forward = {
-            n: x.shape for n, x in self._first[place].items() if n.startswith("forward/")
-        }
+        forward = {n: x for n, x in self._shapes[place].items() if n.startswith("forward/")}
         for each in self._facts[place]["modules"]:
             kind, name = kind_of(each["kind"]), f"forward/{each['name']}"
             if kind == "hardsigmoid":

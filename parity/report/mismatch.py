@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.text import in_series
+from parity.base.text import counted, in_series
 from parity.compare.growth import GROWS, SHRINKS, STAYS, VANISHES
 from parity.compare.tensors import ORACLE, Mismatch, in_words
 from parity.trace.rungs import CHECKS
@@ -123,10 +123,24 @@ def first_lines(first: dict[str, Any]) -> list[str]:
     elif (tried := first.get("causes_tried")) is not None:
         none = f"none of the {tried} mistakes that the oracle tried reproduces it"
         lines.append(f"  why: unknown: {none if tried else 'the oracle has none to try here'}")
+    lines += _settings_lines(first.get("settings", []), first.get("settings_elsewhere", 0))
     if first["rung"] in CHECKS:
         lines.append(
             f"  next: the same command with --checks {first['rung']} checks this alone"
         )
+    return lines
+
+
+def _settings_lines(here: Sequence[Mapping[str, Any]], others: int) -> list[str]:
+    """Return a line for each setting that differs where the mismatch is, up to three."""
+    lines = []
+    for each in here[:3]:
+        shown = ", ".join(f"{value} in {side}" for side, value in each["values"].items())
+        what = f"{each['what']}: {shown}" if shown else each["what"]
+        lines.append(f"  settings: {what}; fix: {each['fix']}")
+    if others or here[3:]:
+        count = counted(others + len(here), "difference")
+        lines.append(f"  next: parity doctor lists {count} in settings and conventions")
     return lines
 
 

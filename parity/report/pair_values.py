@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parity.align.mapping import NameMapping
+from parity.align.traps import traps_at
+from parity.base.errors import UsageError
 from parity.compare.by_statistics import CHECKSUMS
 from parity.compare.recorded_pair import PairVerdict
 from parity.report.mismatch import computed_before
@@ -35,7 +37,9 @@ def pair_values(
       mapping: what gave both sides' tensors the names that they share.
     """
     sides = list(verdict.sides)
-    found = verdict_values(verdict, lambda: _of_mismatch(verdict))
+    found = verdict_values(
+        verdict, lambda: {**_of_mismatch(verdict), **_settings(traces, verdict)}
+    )
     for rung, values in found["rungs"].items():
         values["allowed"] = [bound.to_json() for bound in verdict.bounds if bound.is_for(rung)]
         mine = [verdict.by_statistics.get(n) for n in verdict.tensors if rung_of(n) == rung]
@@ -106,6 +110,26 @@ def _of_mismatch(verdict: PairVerdict) -> dict[str, Any]:
         },
         "last_agreeing": computed_before(tensor, outputs) or None,
     }
+
+
+def _settings(traces: Sequence[Trace], verdict: PairVerdict) -> dict[str, Any]:
+    """Return in which settings the sides differ where the first mismatch is, and elsewhere."""
+    first = verdict.mismatches[0]
+    if first.within:
+        return {}
+    try:
+        here, others = traps_at(traces, first.place.tensor)
+    except UsageError:
+        return {}  # not recorded by the watch of a framework
+    told = [
+        {
+            "what": each.what,
+            "values": dict(zip(first.sides, each.values, strict=False)),  # some have none
+            "fix": each.fix,
+        }
+        for each in here
+    ]
+    return {"settings": told, "settings_elsewhere": others}
 
 
 def _kinds(trace: Trace) -> dict[str, str]:

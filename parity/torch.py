@@ -276,16 +276,30 @@ class _Hooks(ModuleHooks):
             if each.grad is not None and (
                 each.grad is not kept or not np.array_equal(self._state(kept), state)
             ):
-                self._to.add("clipped_gradient", name, self._copy(each.grad))
+                self._to.add("clipped_gradient", name, self._copy(each.grad), replace=True)
 
     def _state(self, gradient: Any) -> Any:
         """Return what an operation in place changes: a number; a DTensor's own stays 0."""
         distributed = hasattr(gradient, "full_tensor")
         return self._copy(gradient) if distributed else gradient._version
 
-    def _before_step(self, optimizer: Any, inputs: Any, named: Any) -> None:
-        if not self._to.active or named.get("closure") or any(map(callable, inputs[1:])):
-            return  # a closure computes the gradients later, and its backward is seen
+    def _before_step(self, optimizer: Any, inputs: Any, named: Any) -> Any:
+        if not self._to.active:
+            return None
+        closure = named.get("closure") or next(filter(callable, inputs[1:]), None)
+        if closure is None:
+            self._before_update()
+            return None
+
+        def watched() -> Any:  # it computes the gradients, and may clip them
+            loss = closure()
+            self._before_update()
+            return loss
+
+        given = tuple(watched if each is closure else each for each in inputs)
+        return given, {k: watched if each is closure else each for k, each in named.items()}
+
+    def _before_update(self) -> None:
         if self._kept and self._to.wants("clipped_gradient"):
             self._clipped_gradients()
         elif not self._kept and self._to.wants("gradient"):

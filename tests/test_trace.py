@@ -47,7 +47,7 @@ def test_a_trace_of_format_6_is_read_and_its_damage_seen(trace, steps):
         for step, tensors in enumerate(steps)
     ]
     (trace.folder / "steps.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in lines))
-    old = Trace(trace.folder)
+    old = Trace(str(trace.folder))
     assert [step for step, _ in old.steps()] == [0, 1, 2]
     path = trace.folder / step_file(2)
     content = path.read_bytes()

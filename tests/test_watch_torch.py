@@ -284,15 +284,21 @@ def test_a_closure_is_part_of_its_step(tmp_path):
         optimizer.zero_grad()
         loss = (model(x) ** 2).mean()
         loss.backward()
+        found.append(model.weight.grad.numpy().copy())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
         return loss
 
+    found = []
     with parity.torch.watch(tmp_path / "a", model, optimizer):
-        for _ in range(2):
-            optimizer.step(closure)
+        optimizer.step(closure)
+        optimizer.step(closure=closure)
     tensors = Trace(tmp_path / "a").read(1)
-    for each in ("loss/loss", "forward/model#1", "gradient/weight", "weight/bias"):
+    for each in ("loss/loss", "forward/model#1", "weight/bias"):
         assert each in tensors
-    np.testing.assert_array_equal(tensors["gradient/weight"], model.weight.grad.numpy())
+    np.testing.assert_array_equal(tensors["gradient/weight"], found[-1])
+    clipped = model.weight.grad.numpy()
+    np.testing.assert_array_equal(tensors["clipped_gradient/weight"], clipped)
+    assert np.abs(clipped).max() < np.abs(found[-1]).max()
 
 
 def test_a_user_chooses_steps_modules_and_rungs(tmp_path):

@@ -29,13 +29,13 @@ class Trace:
       side: the training that recorded it.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: str | Path):
         """Open a recorded trace.
 
         Raises:
           UsageError: if the folder holds no trace, or one of another format.
         """
-        self.folder = folder
+        self.folder = folder = Path(folder)
         self._lines: dict[int, dict[str, Any]] = {}
         try:
             content = read_file(folder / "trace.json")

@@ -938,6 +938,21 @@ def test_doctor_judges_each_optimiser_and_group(tmp_path, capsys):
     assert found["kind"] == ("optimizer of 0.weight", "optimizer of 0.bias")
 
 
+def test_doctor_names_every_setting_that_differs_in_one_framework(carried, tmp_path):
+    ours = Trace(carried / "keras-carried" / "lstm")
+    rule = ours.header["facts"]["optimizer"]
+    settings = {n: each for n, each in rule["settings"].items() if n != "learning_rate"}
+    facts = {"optimizer": rule | {"settings": settings | {"clipnorm": 0.1}}}
+    change = {"LSTM": {"go_backwards": True, "activation": "relu"}}
+    other = with_header(ours.folder, tmp_path / "other", change, facts)
+    assert [(each.what, each.values, each.fix) for each in traps([ours, Trace(other)])] == [
+        ("go_backwards", ("False", "True"), "go_backwards=False"),
+        ("activation", ("tanh", "relu"), "activation='tanh'"),
+        ("rate", ("0.01", "a schedule"), "one rate, or one schedule, on both"),
+        ("clipnorm", ("None", "0.1"), "clipnorm=None"),
+    ]
+
+
 def test_doctor_says_what_kept_two_trainings_from_starting_alike(carried, capsys):
     pair = carried / "torch" / "gru", carried / "paddle" / "gru"
     assert run(capsys, "doctor", *pair, status=1) == [

@@ -66,6 +66,11 @@ _OF_OPTIMIZERS = {
     "centered": ("centered",),
     "amsgrad": ("amsgrad",),
 }
+# Settings that decide how a framework computes, not what; or that are told by another name.
+_ALIKE = (
+    *("foreach", "fused", "capturable", "differentiable", "betas", "is_hf_initialized"),
+    *("p", "rate", "dropout", "recurrent_dropout"),
+)
 
 
 def traps(traces: Sequence[Trace]) -> list[Trap]:
@@ -162,6 +167,8 @@ class _Doctor:
             own_settings = _OF_MODULES.get(row.kind, {}) if all(settings) else {}
             for what, own in own_settings.items():
                 yield from self._setting(row.units[1], row.kind, what, own, settings)
+            for trap in self._others(own_settings, settings):
+                yield row.units[1], trap
             yield from self._conventions(row, settings)
         yield from self._held_by_keras()
         yield from self._held_by_paddle()
@@ -218,6 +225,19 @@ class _Doctor:
                 fix = "a number that float32 holds, float(numpy.float32(...)), on both"
                 yield where, Trap(told, (repr(held[0]), repr(held[1])), fix)
 
+    def _others(
+        self, known: Mapping[str, tuple[str, ...]], settings: list[Settings]
+    ) -> Iterator[Trap]:
+        """Yield the settings of one framework that differ and have no row of their own."""
+        if self._sides[0] != self._sides[1]:
+            return
+        a, b = settings
+        named = {*_ALIKE, *(name for own in known.values() for name in own)}
+        for name in (each for each in a if each in b and each not in named):
+            if not _same(a[name], b[name]):
+                values = _text(a[name]), _text(b[name])
+                yield Trap(name, values, f"{name}={a[name]!r}")
+
     def _conventions(self, row: Row, settings: list[Settings]) -> Iterator[tuple[str, Trap]]:
         """Yield what follows from the frameworks alone."""
         a, b = self._sides
@@ -230,7 +250,7 @@ class _Doctor:
             if any("concatenate" in step for part in own for step in part.layout):
                 continue  # two matrices, or biases, side by side
             terms = self._moving(0, own[0].names), self._moving(1, own[1].names)
-            if terms[0] != terms[1]:
+            if terms[0] != terms[1] and min(terms):  # or the first step moves nothing yet
                 fix = "where there are two, freeze the second, which is for the state"
                 yield where, Trap("biases, each of which is trained", _texts(terms), fix)
         if row.kind == "avgpool" and any(_padded(each) for each in settings):
@@ -346,8 +366,15 @@ class _Doctor:
         settings = [_betas(each.get("settings", {})) for each in given]
         for what, own in _OF_OPTIMIZERS.items():
             if what == "rate" and not all(set(own) & each.keys() for each in settings):
-                continue  # a schedule
+                rates = [
+                    next((_text(each[n]) for n in own if n in each), "a schedule")
+                    for each in settings
+                ]
+                if self._sides[0] == self._sides[1] and rates[0] != rates[1]:
+                    yield Trap(what, _texts(rates), "one rate, or one schedule, on both")
+                continue
             yield from (trap for _, trap in self._setting("", kind, what, own, settings))
+        yield from self._others(_OF_OPTIMIZERS, settings)
         if kind in ("adam", "adamw"):
             yield from self._held(settings)
         odd = [side for side in self._sides if side in _ODD.get(kind, ((), ""))[0]]

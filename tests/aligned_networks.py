@@ -14,6 +14,7 @@ zero but for rounding would become steps of Adam.
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -270,6 +271,7 @@ def measured(run, folder, train=with_torch):
         moved.append(Trace(to))
     del os.environ[VARIABLE]
     measure(trace, *moved[:1], moved[1:]).write(folder / f"{run.name}.json")
+    shutil.rmtree(folder / f"{run.name}-moved")
 
 
 def main(framework, folder, names):

@@ -46,10 +46,18 @@ class Program:
       tensors: (rung, name in the trace, name of the variable to fetch) of all that passes.
 
     Raises:
-      UsageError: for a program that updates no parameter.
+      UsageError: for a program that updates no parameter, or is of Paddle 3, whose operations
+        say otherwise what they read.
     """
 
     def __init__(self, program: Any):
+        import paddle
+
+        if int(paddle.__version__.partition(".")[0]) > 2:
+            raise UsageError(
+                f"a static graph of Paddle {paddle.__version__}; allowed: one of Paddle 2, or "
+                "dygraph"
+            )
         self.original, self.copy = program, program.clone()
         block = self.copy.global_block()
         updates = [each for each in block.ops if {"Param", "Grad"} <= {*each.input_names}]

@@ -273,6 +273,7 @@ class _Hooks(ModuleHooks):
                 self._stepping = False
             if last:
                 self._states()
+                self._outputs.clear()
                 self._to.end_step()
             return result
 

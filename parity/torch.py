@@ -310,6 +310,7 @@ class _Hooks(ModuleHooks):
             self._states()
             self._check_seen()
         self._kept.clear()
+        self._outputs.clear()  # also of a model that is not called itself
         self._to.end_step()
 
     def _states(self) -> None:

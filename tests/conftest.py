@@ -36,7 +36,7 @@ from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
 
 FOLDERS = {name: each.folder for name, each in REGISTRIES.items()}
 FRAMEWORKS = tuple(FOLDERS)
-# JAX compiles every operation anew in every process, unless it finds it there.
+# In each process JAX compiles anew whatever it does not find in this folder.
 os.environ |= {
     "JAX_COMPILATION_CACHE_DIR": str(ROOT / "out" / "cache" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -66,7 +66,7 @@ _OF_OPTIMIZERS = {
     "centered": ("centered",),
     "amsgrad": ("amsgrad",),
 }
-# Settings that decide how a framework computes, not what; or that are told by another name.
+# Settings that decide how a framework computes, not what, or that are named otherwise.
 _ALIKE = (
     *("foreach", "fused", "capturable", "differentiable", "betas", "is_hf_initialized"),
     *("p", "rate", "dropout", "recurrent_dropout"),
@@ -79,7 +79,7 @@ def traps(traces: Sequence[Trace]) -> list[Trap]:
     Raises:
       UsageError: if a trace does not say what its modules and optimiser are.
     """
-    return _found(_Doctor(traces))
+    return _Doctor(traces).traps()
 
 
 def traps_at(traces: Sequence[Trace], tensor: str) -> tuple[list[Trap], int]:
@@ -92,26 +92,17 @@ def traps_at(traces: Sequence[Trace], tensor: str) -> tuple[list[Trap], int]:
       UsageError: as `traps`.
     """
     doctor = _Doctor(traces)
-    found = _found(doctor)
-    places = doctor.places(tensor)
-    here = [each for each in found if any(map(places.__contains__, each.where))]
+    found, places = doctor.traps(), doctor.places(tensor)
+    here = [each for each in found if places.intersection(each.where)]
     if rung_of(tensor) == "batch":  # what was given, or the weights before the first step
         here = [each for each in here if not each.values]
     return here, len(found) - len(here)
 
 
-def _found(doctor: "_Doctor") -> list[Trap]:
-    places: dict[Trap, list[str]] = {}
-    with facts_of(doctor.traces):
-        for where, trap in doctor.found():
-            places.setdefault(trap, []).append(where)
-    return [replace(trap, where=tuple(where)) for trap, where in places.items()]
-
-
 class _Doctor:
     def __init__(self, traces: Sequence[Trace]):
         mapping = propose(traces)
-        self.traces, self._rows, self._slots = traces, mapping.rows, mapping.slots
+        self._traces, self._rows, self._slots = traces, mapping.rows, mapping.slots
         self._sides = [framework_of(each) for each in traces]
         self._labels = mapping.labels
         self._double = all(each.header["dtype"] == "float64" for each in traces)
@@ -140,6 +131,14 @@ class _Doctor:
         }
         return {f"{rung}/{name}" for rung in ("initial", "weight") for name in names}
 
+    def traps(self) -> list[Trap]:
+        """Return each trap once, with all the places where it is."""
+        places: dict[Trap, list[str]] = {}
+        with facts_of(self._traces):
+            for where, trap in self._found():
+                places.setdefault(trap, []).append(where)
+        return [replace(trap, where=tuple(where)) for trap, where in places.items()]
+
     def places(self, tensor: str) -> set[str]:
         """Return what computes a tensor: modules, by the names of either side, an optimiser."""
         rung, name = rung_of(tensor), tensor.partition("/")[2]
@@ -155,7 +154,7 @@ class _Doctor:
                 found |= {"optimizer", *(f"optimizer of {shared[n][1].names[0]}" for n in own)}
         return found
 
-    def found(self) -> Iterator[tuple[str, Trap]]:
+    def _found(self) -> Iterator[tuple[str, Trap]]:
         yield from self._start()
         yield from self._tf32()
         for row in self._rows:

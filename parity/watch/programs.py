@@ -47,7 +47,7 @@ class Program:
 
     Raises:
       UsageError: for a program that updates no parameter, or is of Paddle 3, whose operations
-        say otherwise what they read.
+        name their inputs in another way.
     """
 
     def __init__(self, program: Any):

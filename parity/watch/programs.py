@@ -53,7 +53,7 @@ class Program:
     def __init__(self, program: Any):
         import paddle
 
-        if int(paddle.__version__.partition(".")[0]) > 2:
+        if not paddle.__version__.startswith("2."):
             raise UsageError(
                 f"a static graph of Paddle {paddle.__version__}; allowed: one of Paddle 2, or "
                 "dygraph"

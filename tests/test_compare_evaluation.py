@@ -1,5 +1,7 @@
 """What a side evaluates after its last recorded step, compared with the oracle."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
@@ -9,8 +11,11 @@ from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
 from parity.twins.compare.first_mismatch import blame
 from parity.twins.compare.run_comparison import RunComparison
-from parity.twins.spec.initial import zero_state
+from parity.twins.oracle.language_model import network_function
+from parity.twins.spec.initial import initial_snapshot, zero_state
+from parity.twins.spec.step_arrays import StepResult, dropout_masks
 from parity.twins.trace.evaluated import (
+    SPLITS,
     evaluated_names,
     evaluation_tensors,
     recorded_evaluation,
@@ -20,6 +25,7 @@ from parity.twins.training.start import Side, run_training
 from parity.twins.training.strategy import Build
 
 SPECS = {"stream": small_spec(), "sentences": small_spec(batching="sentences")}
+SIDES = ("paddle-2", "tensorflow-2")
 STEPS = 2
 
 
@@ -57,7 +63,8 @@ def judged(tmp_path, spec, other=TensorFlow, change=lambda tensors: None):
         "tensorflow-2": record(tmp_path / "b", spec, other),
     }
     change(sides["tensorflow-2"][1][STEPS - 1])
-    comparison = RunComparison({label: header for label, (header, _) in sides.items()})
+    headers = {label: header for label, (header, _) in sides.items()}
+    comparison = RunComparison(headers, cause_seconds=1.0)
     for step in range(STEPS):
         comparison.step(step, {label: steps[step] for label, (_, steps) in sides.items()})
     return comparison.verdict
@@ -80,9 +87,11 @@ def test_a_mistake_of_all_sides_is_not_blamed_on_one(tmp_path, monkeypatch):
     verdict = judged(tmp_path, SPECS["stream"])
     assert verdict.departing() == ["paddle-2", "tensorflow-2"]
     assert blame(verdict).startswith(
-        "paddle-2 and tensorflow-2 differ from the oracle: suspect the oracle, "
-        "or a mistake that they share"
+        "paddle-2 and tensorflow-2 differ from the oracle by 0.72 times the tensor's largest "
+        "value: suspect the oracle, or a mistake that they share"
     )
+    said = {(each.sides, each.suspect) for each in verdict.confirmed}
+    assert said == {((side,), "the mean loss itself") for side in SIDES}
 
 
 def nudged(name, by):
@@ -115,6 +124,89 @@ def test_a_wrong_number_is_found_and_its_side_is_named(tmp_path, name):
     first = verdict.mismatches[0]
     assert (first.place.tensor, first.place.step, first.rung) == (name, STEPS - 1, "evaluation")
     assert verdict.departing() == ["tensorflow-2"]
+    assert (verdict.confirmed, bool(verdict.causes_tried)) == ([], True)
+
+
+def evaluating(wrong):
+    """Return a side that evaluates by a function of the side, the inputs and the state."""
+
+    class Wrong(TensorFlow):
+        def evaluate(self, inputs, state):
+            return wrong(super(), self, inputs, state)
+
+    return Wrong
+
+
+def with_weights(own, side, inputs, state):
+    side.held, held = side.held | initial_snapshot(side.spec), side.held
+    found = own.evaluate(inputs, state)
+    side.held = held
+    return found
+
+
+def first_replica(own, side, inputs, state):
+    found = own.evaluate(inputs, state)
+    return replace(found, losses=found.losses[:1])
+
+
+def per_row(own, side, inputs, state):
+    found = own.evaluate(inputs, state)
+    return replace(found, losses=found.losses * inputs.num_tokens / inputs.rows)
+
+
+def with_dropout(own, side, inputs, state):
+    masks = dropout_masks(side.spec, STEPS - 1, inputs.batch)
+    weights = {n[7:]: a for n, a in side.held.items() if n.startswith("weight/")}
+    found, _ = network_function("language-model")(
+        side.spec.model, weights, inputs.batch, masks, state
+    )
+    losses = np.array([found["token_loss"].sum() / inputs.num_tokens])
+    return StepResult(losses, {name: found[name] for name in state}, 0.0, {})
+
+
+def reported(compute):
+    """Return a change of the perplexities, each computed from losses and numbers of tokens."""
+
+    def change(tensors):
+        for split in SPLITS:
+            losses, tokens = (
+                tensors[f"evaluate/{split}/{each}"] for each in ("losses", "tokens_per_batch")
+            )
+            tensors[f"evaluate/{split}/perplexity"] = np.array(compute(losses, tokens))
+
+    return change
+
+
+def rows_for_tokens(tensors):
+    for split in SPLITS:
+        rows = tensors[f"evaluate/{split}/rows"]
+        tensors[f"evaluate/{split}/tokens_per_batch"] = rows
+
+
+MISTAKES = {
+    "a state of zero for each batch": {"other": Forgetful},
+    "the initial weights": {"other": evaluating(with_weights)},
+    "the rows of replica 0 alone": {"other": evaluating(first_replica)},
+    "the loss of a batch divided by its rows": {"other": evaluating(per_row)},
+    "the dropout of the last step": {"other": evaluating(with_dropout)},
+    "its rows counted as tokens": {"change": rows_for_tokens},
+    "the mean of the batches' losses, whatever their sizes": {
+        "spec": SPECS["sentences"],
+        "change": reported(lambda losses, tokens: np.exp(losses.mean())),
+    },
+    "a power of two": {
+        "change": reported(lambda losses, tokens: 2 ** (losses @ tokens / tokens.sum()))
+    },
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_of_an_evaluation_is_confirmed(tmp_path, mistake):
+    verdict = judged(tmp_path, **({"spec": SPECS["stream"]} | MISTAKES[mistake]))
+    assert [each.suspect for each in verdict.confirmed] == [mistake]
+    assert verdict.confirmed[0].sides == ("tensorflow-2",)
+    apart = verdict.mismatches[0].relative
+    assert f"differs from the oracle by {apart:.2g} times" in blame(verdict)
 
 
 def test_another_batch_is_found_though_its_loss_is_right(tmp_path):

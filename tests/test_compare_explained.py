@@ -124,6 +124,13 @@ def test_a_single_number_is_no_multiple_unless_a_simple_one():
     assert list(explanations(version // 2, version)) == []
 
 
+def test_what_is_small_is_no_multiple_of_what_is_large():
+    a, b = np.random.default_rng(7).normal(size=(2, 5, 6))
+    assert list(explanations(1e-6 * b, a)) == list(explanations(a, 1e-6 * b)) == []
+    (says,) = explanations(1e-6 * a, a)
+    assert says == "{b} is 1e-06 times {a}"
+
+
 def _trained(folder, facts, epsilon=1e-8, steps=3, dtype="float64", held=()):
     """Record steps of Adam.
 

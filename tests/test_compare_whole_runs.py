@@ -82,21 +82,26 @@ def test_two_runs_that_differ_are_told_as_one_sides():
 
 
 class Resumable(OracleStrategy):
-    """Makes a mistake in what it loads, if it is given one."""
+    """Makes a mistake in what it loads, if it is given one, and shows it or not."""
 
-    def __init__(self, spec, build, mistake=None):
-        self.mistake, self.built = mistake, False
+    def __init__(self, spec, build, mistake=None, shown=True):
+        self.mistake, self.shown, self.given = None, shown, None
         super().__init__(spec, build)
-        self.built = True
+        self.mistake = mistake
 
     def load(self, snapshot):
-        super().load(self.mistake(dict(snapshot)) if self.built and self.mistake else snapshot)
+        self.given = None if self.shown else snapshot
+        super().load(self.mistake(dict(snapshot)) if self.mistake else snapshot)
+
+    def snapshot(self):
+        given, self.given = self.given, None
+        return super().snapshot() if given is None else dict(given)
 
 
-def run(folder, spec=SPEC, mistake=None, **options):
+def run(folder, spec=SPEC, mistake=None, shown=True, **options):
     """Record a run with checkpoints, or resume one; return its steps."""
     run_training(
-        Side(lambda spec, build: Resumable(spec, build, mistake), dict),
+        Side(lambda spec, build: Resumable(spec, build, mistake, shown), dict),
         text(spec, PER_EPOCH),
         spec,
         TrainOptions(out=folder / "out", trace=folder / "trace", **options),
@@ -112,7 +117,7 @@ def went_on(tmp_path_factory):
     return folder / "out" / "checkpoints" / "step-00000002.safetensors", steps
 
 
-def resumed(went_on, folder, saver, loader, mistake=None, replicas=2):
+def resumed(went_on, folder, saver, loader, mistake=None, replicas=2, shown=True):
     """Resume the checkpoint; return the verdict."""
     path, steps = went_on
     checkpoint = load_checkpoint(path)
@@ -121,7 +126,7 @@ def resumed(went_on, folder, saver, loader, mistake=None, replicas=2):
         moved = beyond_limits(checkpoint.snapshot)
         path = save_checkpoint(folder / "moved", replace(checkpoint, snapshot=moved))
     given = {"steps": 4, "resume": str(path), "evaluate": 0, "replicas": replicas}
-    found = run(folder, mistake=mistake, **given)
+    found = run(folder, mistake=mistake, shown=shown, **given)
     around = {number: steps[number] for number in (1, 2, 3)}
     run_again = Resumed(saver, loader, 2, around, found, checkpoint.snapshot)
     return verdict_of().with_checks([ResumeRung(SPEC, PER_EPOCH, SIDES).compare(run_again)])
@@ -160,22 +165,54 @@ def lost_powers(snapshot):
     return snapshot | {n: first[n] for n in first if n.startswith("optimizer/beta")}
 
 
+# what is loaded -> where it shows, how it is made of the checkpoint, and where it shows if it
+# is not seen before the first step
 MISTAKES = {
-    "moments exchanged": (swapped, "optimizer/"),
-    "powers lost": (lost_powers, "optimizer/"),
-    "initial weights": (lambda snapshot: initial_snapshot(SPEC), "forward/"),
+    "moments exchanged": (
+        swapped,
+        "optimizer/embed/table/m",
+        "paddle-2 resumed has optimizer/embed/table/v there",
+        "optimizer/",
+    ),
+    "powers lost": (
+        lost_powers,
+        "optimizer/beta1_power",
+        "",
+        "optimizer/",
+    ),
+    "initial weights": (
+        lambda snapshot: initial_snapshot(SPEC),
+        "weight/embed/table",
+        "",
+        "forward/",
+    ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_is_lost_on_load_is_found_by_either_way_of_resuming(went_on, tmp_path, mistake):
-    change, where = MISTAKES[mistake]
-    own = resumed(went_on, tmp_path / "own", "paddle-2", "paddle-2", change)
+def test_what_is_lost_on_load_is_found_before_the_first_step(went_on, tmp_path, mistake):
+    change, where, made, _ = MISTAKES[mistake]
+    for name, loader in (("own", "paddle-2"), ("other", "tensorflow-2")):
+        verdict = resumed(went_on, tmp_path / name, "paddle-2", loader, change)
+        first = verdict.mismatches[0]
+        assert (first.rung, first.place.step, first.place.tensor) == ("resume", 2, where)
+        assert verdict.departing() == [loader]
+        assert f"{loader} does not start from what the checkpoint that paddle-2" in first.note
+        told = [each.sentence for each in verdict.explanations]
+        assert told == [made.replace("paddle-2", loader)] * bool(made)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_is_lost_after_loading_is_found_by_either_way_of_resuming(
+    went_on, tmp_path, mistake
+):
+    change, _, _, where = MISTAKES[mistake]
+    own = resumed(went_on, tmp_path / "own", "paddle-2", "paddle-2", change, shown=False)
     first = own.mismatches[0]
     assert (first.rung, first.place.step) == ("resume", 2)
     assert first.place.tensor.startswith(where)
     assert own.departing() == ["paddle-2"]
-    other = resumed(went_on, tmp_path / "other", "paddle-2", "tensorflow-2", change)
+    other = resumed(went_on, tmp_path / "b", "paddle-2", "tensorflow-2", change, shown=False)
     first = other.mismatches[0]
     assert (first.rung, first.place.step) == ("resume", 2)
     assert first.place.tensor.startswith(where)

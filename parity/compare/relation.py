@@ -89,6 +89,7 @@ def _of_shapes(b: np.ndarray, a: np.ndarray) -> str:
 def _scaled(b: np.ndarray, a: np.ndarray, slack: float, known: Mapping[str, float]) -> str:
     square = float(np.vdot(a, a))
     factor = float(np.vdot(a, b)) / square if square else np.nan
+    slack = min(slack, SAME * float(np.abs(b).max()))  # what is small is not a multiple of all
     if not np.isfinite(factor) or not _holds(b, factor * a, slack):
         return ""
     simple = _simple(factor)

@@ -103,6 +103,9 @@ class Mismatch:
       note: one more line about what was compared, where the labels do not say it all.
       shape: that of the tensor.
       shares: where in the tensor it is wrong, see `_share_map`; empty where it is one number.
+      relative: the largest |a - b|, divided by the largest magnitude; None if not measured.
+      made: how one side's tensor is made of the other's, as a sentence; empty if unknown. Only
+        of checks: where steps are compared, a verdict has `explanations`.
     """
 
     sides: tuple[str, str]
@@ -117,6 +120,8 @@ class Mismatch:
     note: str = ""
     shape: tuple[int, ...] = ()
     shares: tuple[str, ...] = ()
+    relative: float | None = None
+    made: str = ""
 
     @property
     def rung(self) -> str:
@@ -186,6 +191,7 @@ def compare_tensor(
         used.size,
         shape=used.shape,
         shares=_share_map(used) if used.size > 1 else (),
+        relative=distance.relative,
     )
     return distance, mismatch
 

@@ -138,7 +138,10 @@ def find_disagreement(
         named = checked_sides(mismatches, sides)
         right = tuple(label for label in sides if label not in named)
         if first.sides[1] in (ORACLE, ONE_STEP):
-            return Disagreement(CHECK if named[1:] else ONE_SIDE, (tuple(named),), right)
+            kind = CHECK if named[1:] else ONE_SIDE
+            name = first.place.tensor
+            apart = {m.sides[0]: m.relative for m in mismatches if m.place.tensor == name}
+            return Disagreement(kind, (tuple(named),), right, from_oracle=apart)
         return Disagreement(CHECK, tuple((label,) for label in named), right)
     departing = departing_sides(mismatches)
     right = tuple(label for label in sides if label not in departing)

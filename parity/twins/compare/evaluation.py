@@ -16,8 +16,11 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.compare.findings import Finding
-from parity.compare.tensors import ONE_STEP, Distance, Mismatch, compare_tensor
+from parity.compare.relation import explanations
+from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, compare_tensor
 from parity.trace.tolerances import EXACT, TABLE
+from parity.twins.compare.causes.evaluations import WrongEvaluation, evaluation_causes
+from parity.twins.compare.causes.wrong_step import Confirmed
 from parity.twins.compare.oracle_tensors import recorded_weights
 from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES, RoundingMultiple
 from parity.twins.oracle.perturbation import UNIT
@@ -30,6 +33,7 @@ from parity.twins.trace.evaluated import SPLITS, evaluated_names, recorded_evalu
 
 Tensors = Mapping[str, np.ndarray]
 
+_JUDGED = ("tokens_per_batch", "losses", "perplexity")
 _TIMES = ONE_STEP_TIMES["loss"]  # a loss of evaluation is computed as one of training is
 
 
@@ -68,6 +72,26 @@ class EvaluationRung:
             found.append(self._compare(recorded, oracle, (side, ONE_STEP), step))
         found += [self._compare(tensors[a], tensors[b], (a, b), step) for a, b in pairs]
         return found
+
+    def causes(
+        self, first: Mismatch, step: int, recorded: Tensors, before: Tensors, replicas: int
+    ) -> tuple[list[Confirmed], int]:
+        """Return the mistakes that reproduce what a side got wrong, and how many were tried.
+
+        Args:
+          first: its first mismatch.
+          step: the number of the step.
+          recorded: what the side recorded of it.
+          before: weights and optimizer state before the step.
+          replicas: the number of the side's replicas.
+        """
+        part = first.place.tensor.rpartition("/")[2]
+        if first.sides[1] != ONE_STEP or part not in _JUDGED:
+            return [], 0
+        splits = {each: recorded_evaluation(self._spec, each, recorded) for each in SPLITS}
+        weights = recorded_weights(recorded), recorded_weights(before)
+        case = WrongEvaluation(self._spec, step, first.sides[0], replicas, splits, *weights)
+        return evaluation_causes(case, part)
 
     def _check(self, recorded: Tensors, side: str, step: int) -> None:
         lacking = [name for name in evaluated_names(self._spec) if name not in recorded]
@@ -122,7 +146,7 @@ class EvaluationRung:
         judged = sides[1] == ONE_STEP
         worst = Distance()
         for split in SPLITS:
-            for part in ("tokens_per_batch", "losses", "perplexity"):
+            for part in _JUDGED:
                 name = f"evaluate/{split}/{part}"
                 exact = part == "tokens_per_batch"
                 given = (a[name], b[name], sides, step, name)
@@ -133,7 +157,9 @@ class EvaluationRung:
                     distance, mismatch = compare_tensor(*given, again)
                 worst.add(distance)
                 if mismatch is not None:
-                    return _found(sides, worst, mismatch)
+                    made = next(explanations(a[name], b[name]), "")
+                    made = made.format(a=f"the {ORACLE}", b=sides[0])
+                    return _found(sides, worst, replace(mismatch, made=made))
         return _found(sides, worst)
 
     def _rounding(

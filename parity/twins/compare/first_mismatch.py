@@ -67,7 +67,8 @@ def disagreement_text(found: Disagreement, sides: Mapping[str, Side]) -> str:
         )
     if found.kind == CHECK and max(map(len, found.groups), default=0) > 1:
         shared = "" if found.right else f": {_SHARED}"
-        return f"{in_series(found.departing)} differ from the oracle{shared}"
+        by = _by([*found.from_oracle.values()])
+        return f"{in_series(found.departing)} differ from the oracle{by}{shared}"
     if found.kind == CHECK:
         return f"this check is about {in_series(found.departing)}"
     if found.kind == REPLICAS:

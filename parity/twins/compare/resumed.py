@@ -27,6 +27,7 @@ from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_loss
 from parity.twins.compare.pair_comparison import PairComparison
 from parity.twins.compare.step_coverage import limit_facts
 from parity.twins.compare.whole_runs import first_difference
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.seq2seq import GATES
 from parity.twins.spec.parameters import snapshot_names
 from parity.twins.spec.spec import Spec
@@ -114,6 +115,7 @@ class ResumeRung:
     def __init__(self, spec: Spec, per_epoch: int, sides: Mapping[str, TrainedSide]):
         self._spec, self._sides_of_run = spec, sides
         self._names = tensor_names(spec)
+        self._state = NETWORKS[spec.network].state(spec.model)
         self._expected = OracleTensors(spec, per_epoch, self._names)
 
     def compare(self, run: Resumed) -> Finding:
@@ -126,8 +128,11 @@ class ResumeRung:
             place = Place(run.step, "weight", ())
             wrong = self._found(run, Mismatch(self._sides(run), place, problem=problem))
             return find_in_exact_check("resume", self._sides(run), wrong)
-        if run.saver == run.loader:
-            found = self._compare_saved(run) or self._compare_own(run, steps)
+        own = run.saver == run.loader
+        found = (self._compare_saved(run) if own else None) or self._compare_loaded(run)
+        if found is None and own:
+            found = self._compare_own(run, steps)
+        if found is not None or own:
             return find_in_exact_check("resume", self._sides(run), found)
         return self._compare_others(run, steps)
 
@@ -137,6 +142,27 @@ class ResumeRung:
         found = first_difference(before, run.saved, sides, step, names)
         note = f"the checkpoint that {run.saver} wrote after step {step} holds other values"
         return found and replace(found, check="resume", within=run.saver, note=note)
+
+    def _compare_loaded(self, run: Resumed) -> Mismatch | None:
+        """Compare what the resumed run starts from with what it was given, to the bit."""
+        held = dict(run.saved if run.saver == run.loader else beyond_limits(run.saved))
+        first, before = run.resumed[run.step], run.went_on[run.step - 1]
+        names = [*snapshot_names(self._spec)]
+        if first["batch/carry"]:
+            state = [f"forward/{each}" for each in self._state]
+            names += state
+            held |= {name: before[name] for name in state}
+        started = {name: first[f"initial/{name}"] for name in names}
+        sides = "the checkpoint", f"{run.loader} resumed"
+        found = first_difference(held, started, sides, run.step, names)
+        if found is None:
+            return None
+        wrong = started[found.place.tensor]
+        for name in names if wrong.any() else []:
+            if name != found.place.tensor and np.array_equal(held[name], wrong):
+                found = replace(found, made=f"{sides[1]} has {name} there")
+        note = f"{run.loader} does not start from what {_checkpoint(run)} holds"
+        return replace(found, check="resume", within=run.loader, note=note)
 
     def _compare_own(self, run: Resumed, steps: list[int]) -> Mismatch | None:
         sides = self._sides(run)
@@ -199,7 +225,7 @@ class ResumeRung:
         return run.loader, run.saver
 
     def _found(self, run: Resumed, found: Mismatch) -> Mismatch:
-        saved = f"the checkpoint that {run.saver} wrote after step {run.step - 1}"
+        saved = _checkpoint(run)
         if run.saver == run.loader:
             note = f"{run.saver} resumed from {saved} does not go on as it did without stopping"
             return replace(found, check="resume", within=run.saver, note=note)
@@ -210,3 +236,7 @@ class ResumeRung:
             how += ", or computes large values wrongly"
         note = f"{run.loader}, resumed from {saved}{moved}, differs {after} after it: {how}"
         return replace(found, check="resume", note=note)
+
+
+def _checkpoint(run: Resumed) -> str:
+    return f"the checkpoint that {run.saver} wrote after step {run.step - 1}"

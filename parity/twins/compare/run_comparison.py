@@ -35,6 +35,7 @@ from parity.compare.steps import compare_step
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
 from parity.trace.reader import Trace
 from parity.twins.compare.causes.confirm import RunCauses
+from parity.twins.compare.causes.wrong_step import Confirmed
 from parity.twins.compare.decoded_answers import DecodedFinding, compare_searches
 from parity.twins.compare.disagreement import departing_sides, find_disagreement
 from parity.twins.compare.evaluation import EvaluationRung
@@ -55,7 +56,7 @@ from parity.twins.compare.preconditions import (
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.compare.step_coverage import StepCoverage, staleness_fact
 from parity.twins.compare.tensor_axes import axes_of, lengths_of, numbers_of
-from parity.twins.compare.verdict import Evidence, RunVerdict
+from parity.twins.compare.verdict import Evidence, RunVerdict, explained
 from parity.twins.oracle.replay import RecordedUpdate
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.spec.spec import Spec
@@ -235,6 +236,8 @@ class RunComparison(StepComparison):
         # what was evaluated after the step is no part of what the oracle's step computes
         if self.mismatches and not self.mismatches[0].check:
             self._explain(now)
+        elif self.mismatches:
+            self._explain_check(now)
 
     def _distances(self, now: _Step) -> dict[tuple[str, str], Mapping[str, Distance]]:
         """Measure all distances of the first wrong step, or of one after it."""
@@ -262,6 +265,20 @@ class RunComparison(StepComparison):
         self._of_mismatch["explanations"] = told or self._explanations(
             now.tensors, evidence, departing
         )
+
+    def _explain_check(self, now: _Step) -> None:
+        """Find how what a check found wrong is made, and of an evaluation its cause."""
+        found, tried = list[Confirmed](), 0
+        for wrong in self.mismatches if self._seeks_causes else ():
+            side = wrong.sides[0]
+            if wrong.check == "evaluation" and side in self.sides:
+                recorded = now.tensors[side]
+                before = self._one_step.start(side, recorded).snapshot
+                given = wrong, now.number, recorded, before, self.sides[side].replicas
+                causes, count = EvaluationRung(self.spec).causes(*given)
+                found, tried = [*found, *causes], max(tried, count)
+        self._of_mismatch["explanations"] = explained(self.mismatches)
+        self._of_mismatch |= {"confirmed": found, "causes_tried": tried or None}
 
     def _evidence(self, now: _Step, departing: list[str]) -> dict[str, Evidence]:
         """Return label -> evidence, for the sides that depart, or for two sides."""

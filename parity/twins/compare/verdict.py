@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from parity.compare.coverage import Fact, join_facts
+from parity.compare.explanation import Explanation
 from parity.compare.findings import Finding, join_findings
 from parity.compare.tensors import Mismatch
 from parity.compare.verdict import Verdict
@@ -25,6 +26,11 @@ from parity.twins.spec.spec import Spec
 from parity.twins.trace.side import TrainedSide
 
 Tensors = Mapping[str, np.ndarray]
+
+
+def explained(mismatches: Sequence[Mismatch]) -> tuple[Explanation, ...]:
+    """Return how the first wrong tensor of a check is made, if its mismatch says so."""
+    return tuple(Explanation(m.place.tensor, m.made) for m in mismatches[:1] if m.made)
 
 
 @dataclass(frozen=True)
@@ -87,12 +93,12 @@ class RunVerdict(Verdict):
         findings = list(findings)
         decoded = [each for each in findings if isinstance(each, DecodedFinding)]
         mismatches = [*self.mismatches, *(m for each in findings for m in each.mismatches)]
+        mismatches.sort(key=lambda m: rungs().index(m.check) if m.check else -1)
         return replace(
             self,
             pairs=join_findings(self.pairs, findings),
-            mismatches=tuple(
-                sorted(mismatches, key=lambda m: rungs().index(m.check) if m.check else -1)
-            ),
+            mismatches=tuple(mismatches),
+            explanations=self.explanations or explained(mismatches),
             ties=(*self.ties, *(tie for each in decoded for tie in each.ties)),
             coverage=join_facts(self.coverage, *(each.facts for each in findings)),
         )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from parity.compare.findings import Finding
+from parity.compare.relation import explanations
 from parity.compare.tensors import Distance, Mismatch, Place, compare_tensor
 from parity.trace.tolerances import TABLE
 from parity.twins.oracle.replay import RecordedUpdate
@@ -45,6 +46,7 @@ def first_difference(
         if not differs.any():
             continue
         index = np.unravel_index(int(np.argmax(differs)), x.shape)
+        made = next(explanations(y, x), "").format(a=sides[0], b=sides[1])
         return Mismatch(
             sides,
             Place(step, name, tuple(map(int, index))),
@@ -52,6 +54,7 @@ def first_difference(
             0.0,
             int(np.count_nonzero(differs)),
             x.size,
+            made=made,
         )
     return None
 

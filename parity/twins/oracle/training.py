@@ -1,6 +1,6 @@
 """The training loop of the oracle: what a trainer does in a step, and in an evaluation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -189,8 +189,23 @@ def evaluation_losses(
       weights: parameter name -> array, in the precision to compute in.
       inputs: the batches, each with at least one real token.
     """
+    losses = token_losses(spec, weights, inputs)
+    return np.array(
+        [
+            float(each.sum(dtype=np.float64)) / int(batch.batch["lengths"].sum())
+            for each, batch in zip(losses, inputs, strict=True)
+        ]
+    )
+
+
+def token_losses(
+    spec: Spec, weights: Mapping[str, np.ndarray], inputs: Sequence[StepInputs]
+) -> Iterator[np.ndarray]:
+    """Yield the loss of each token of each batch in nats, [batch, time]; zero for padding.
+
+    Args: as for `evaluation_losses`.
+    """
     dtype = next(iter(weights.values())).dtype
-    losses = []
     state: Mapping[str, np.ndarray] | None = None
     for each in inputs:
         if state is None or not each.carry:
@@ -199,9 +214,7 @@ def evaluation_losses(
                 for name, array in zero_state(spec, each.rows).items()
             }
         activations, _ = network_function(spec.network)(
-            spec.model, weights, each.batch, {}, state
+            spec.model, weights, each.batch, each.masks, state
         )
-        total = activations["token_loss"].sum(dtype=np.float64)
-        losses.append(float(total) / int(each.batch["lengths"].sum()))
+        yield activations["token_loss"]
         state = {name: activations[name] for name in state}
-    return np.array(losses)

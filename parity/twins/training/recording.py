@@ -8,7 +8,7 @@ import numpy as np
 from parity.base.files import CONFIG
 from parity.trace.writer import Writer
 from parity.twins.cli.options import TrainOptions
-from parity.twins.processes.gathering import whole_batch
+from parity.twins.processes.gathering import gather_state, whole_batch
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.step_arrays import StepInputs, StepResult
@@ -61,13 +61,23 @@ class TraceRecording:
             assert options.trace is not None
             pending = options.trace_pending
             self._writer = Writer(options.trace, header, pending, waiting, kept=[CONFIG])
+        self._resumed = options.resume is not None and strategy.entry.traits.synchronous
 
     def step(self, inputs: StepInputs, state: State, learning_rate: float) -> StepResult:
-        """Train one step and record it."""
+        """Train one step and record it; before the first of a resumed run, what it loaded."""
         sizes = split_rows(inputs.rows, self._strategy.replicas)
+        loaded = self._loaded(state) if self._resumed else {}
+        self._resumed = False
         result = self._strategy.step(inputs, state, learning_rate, record=True)
-        self._write(inputs, result, learning_rate, sizes, result.tensors)
+        self._write(inputs, result, learning_rate, sizes, {**result.tensors, **loaded})
         return result
+
+    def _loaded(self, state: State) -> dict[str, np.ndarray]:
+        """Return weights, the optimizer's state and the recurrent state before a step."""
+        replicas = self._strategy.replicas
+        whole = gather_state(self._group, state, replicas) if state else {}
+        recurrent = {f"forward/{name}": array for name, array in (whole or {}).items()}
+        return {f"initial/{n}": a for n, a in (self._strategy.snapshot() | recurrent).items()}
 
     def update(self, applied: AppliedUpdate) -> None:
         """Record an update of an asynchronous training as one step of the trace."""

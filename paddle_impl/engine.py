@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 from paddle_impl import mkl_cpu_type
 from parity.base.errors import UsageError
+from parity.base.process import stop_signals_wait
 from parity.twins.spec.gpus import compute_exactly_on_gpus, settings_on_gpus
 
 
@@ -46,7 +47,7 @@ def load_engine(threads: int, device: str = "cpu"):
     # unpacks anything later (`import numpy.random` does) would end with SIGSEGV.
     zlib.decompress(zlib.compress(b""))
     try:
-        with _home():
+        with stop_signals_wait(), _home():
             import paddle
             from paddle.base import core, framework
             from paddle.base.layers import math_op_patch

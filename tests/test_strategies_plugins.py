@@ -2,10 +2,11 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
-from conftest import assert_one_line, start
+from conftest import FOLDERS, assert_one_line, flags, start, wait_for
 
 TESTS = Path(__file__).resolve().parent
 PLUGIN = str(TESTS / "toy_plugin.py")
@@ -144,3 +145,32 @@ def test_an_interrupt_while_a_command_loads_is_one_line(command, tmp_path):
     )
     status, _, errors = run([*command.split(), "--help"], str(plugin))
     assert (status, errors) == (130, "error: interrupted\n")
+
+
+@pytest.mark.parametrize("command", ["-m parity", "paddle_impl/train.py", "tf_impl/chat.py"])
+def test_an_interrupt_after_a_command_is_over_says_nothing(command, tmp_path):
+    plugin = tmp_path / "interrupts.py"
+    plugin.write_text(
+        "import atexit, os, signal, time\n"
+        "@atexit.register\n"
+        "def interrupt():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.01)\n"
+    )
+    status, _, errors = run([*command.split(), "--help"], str(plugin))
+    assert (status, errors) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("side", "library"), [("paddle", "libpaddle.so"), ("tensorflow", "_pywrap_tensorflow")]
+)
+def test_an_interrupt_while_an_engine_loads_is_one_line(side, library, text, tmp_path):
+    """A library that is loaded takes the exception for an error of its own."""
+    given = flags(data=text, out=tmp_path / "out")
+    process = start([f"{FOLDERS[side]}/train.py", *given])
+    maps = Path(f"/proc/{process.pid}/maps")
+    wait_for(lambda: library in maps.read_text())
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert (process.returncode, errors.splitlines()[-1]) == (130, "error: interrupted")
+    assert "Error" not in errors

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import contextmanager
 
 from parity.base.errors import UsageError
-from parity.base.process import keep_freed_memory
+from parity.base.process import keep_freed_memory, stop_signals_wait
 from parity.twins.spec.gpus import compute_exactly_on_gpus, settings_on_gpus
 
 
@@ -36,7 +36,7 @@ def load_engine(threads: int, device: str = "cpu"):
     # session's setting comes too late: one replica with one thread would use every core
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
     try:
-        with without_greeting(), _without_keras():
+        with stop_signals_wait(), without_greeting(), _without_keras():
             import tensorflow as tf
     except ImportError as error:
         raise UsageError(f"tensorflow cannot be imported ({error}); allowed: 2.21.0") from None

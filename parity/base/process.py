@@ -5,7 +5,6 @@ pages of 4,096 bytes that are zeroed and mapped one by one: a fifth of the time 
 step whose logits are 45 MB. What avoids that is specific to glibc, and has no effect elsewhere.
 """
 
-import atexit
 import ctypes
 import os
 import signal
@@ -79,8 +78,6 @@ def stop_signals_raise() -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Interrupted):
         stopped = True
-        for number in before:  # Python's end would let a second one kill it
-            atexit.register(signal.signal, number, signal.SIG_IGN)
         raise
     finally:
         for number, handler in () if stopped else before.items():
@@ -116,15 +113,36 @@ def request_once(act: Callable[[int], None]) -> Callable[[int, Any], None]:
     return handle
 
 
+def nothing_left_to_stop() -> None:
+    """Let a signal that asks to stop change nothing while a command that is over ends.
+
+    Python and the frameworks end with functions of their own, which would tell of it in a
+    traceback, beside the status of a command that has succeeded.
+    """
+    late = request_once(lambda number: None)
+    for number in stop_signals():
+        signal.signal(number, late)
+
+
 @contextmanager
-def keep_stop_handlers() -> Iterator[None]:
-    """Put what signals that ask to stop do back after a library has put handlers of its own."""
+def stop_signals_wait() -> Iterator[None]:
+    """Let a signal that asks to stop wait until a library is done, unless it kills at once.
+
+    A library that is being loaded takes an exception for an error of its own. What signals do
+    is put back then: it may have put handlers of its own.
+    """
     handlers = {number: signal.getsignal(number) for number in stop_signals()}
+    waiting: list[int] = []
+    for number, handler in handlers.items():
+        if callable(handler):
+            signal.signal(number, lambda number, frame: waiting.append(number))
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
 
 
 # Parameters of mallopt(3), from <malloc.h>.

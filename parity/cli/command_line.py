@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -14,7 +14,7 @@ from parity.base.errors import DEFECT_STATUS, UsageError
 from parity.base.files import reason
 from parity.base.machine import out_of_memory
 from parity.base.plugins import load_plugins
-from parity.base.process import stop_as_python_does
+from parity.base.process import nothing_left_to_stop, stop_as_python_does
 from parity.base.standard_streams import final_status, guard_standard_streams
 from parity.base.text import one_line
 
@@ -54,6 +54,13 @@ def main(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     guard_standard_streams()
     stop_as_python_does()
     return final_status(_run(command, sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def run_and_exit(command: click.Command) -> NoReturn:
+    """Run a command line and end the process with its status."""
+    status = main(command)
+    nothing_left_to_stop()
+    sys.exit(status)
 
 
 def _run(command: click.Command, words: list[str]) -> int:

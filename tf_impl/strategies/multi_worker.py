@@ -18,7 +18,7 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.eager import context as eager_context
 
 from parity.base.errors import UsageError
-from parity.base.process import keep_stop_handlers
+from parity.base.process import stop_signals_wait
 from parity.twins.spec.step_arrays import split_feeds
 from tf_impl.devices import replica_devices
 from tf_impl.strategies.mirrored import Mirrored, start_eagerly
@@ -54,7 +54,7 @@ class MultiWorker(SeveralProcesses, Mirrored):
         )
         try:
             # its server would take SIGTERM for a notice of preemption, and go on
-            with keep_stop_handlers():
+            with stop_signals_wait():
                 strategy = tf.distribute.MultiWorkerMirroredStrategy(
                     communication_options=options
                 )

@@ -1,7 +1,6 @@
 """The command lines of the laboratory, made from the specs: the same flags on all sides."""
 
 import dataclasses
-import sys
 import types
 import typing
 from collections.abc import Callable, Collection
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from parity.base.errors import UsageError
-from parity.cli.command_line import PathType, load_plugins_or_exit, main
+from parity.cli.command_line import PathType, load_plugins_or_exit, run_and_exit
 from parity.twins.cli.config import (
     ConfigOption,
     config_options,
@@ -124,7 +123,7 @@ def train_command(
                 train(spec, options)
         return 0
 
-    sys.exit(main(command))
+    run_and_exit(command)
 
 
 def chat_command(framework: str, chat: Callable[[ChatOptions], None]) -> None:
@@ -139,7 +138,7 @@ def chat_command(framework: str, chat: Callable[[ChatOptions], None]) -> None:
         chat(take_options(ChatOptions, values))
         return 0
 
-    sys.exit(main(command))
+    run_and_exit(command)
 
 
 def take_options(cls: type, values: dict[str, Any]) -> Any:

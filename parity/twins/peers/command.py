@@ -1,7 +1,6 @@
 """The command line of the peers: the flags of `train.py`, to train a network or to time it."""
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ import click
 
 from parity.base.errors import UsageError
 from parity.base.files import make_folder, write_whole
-from parity.cli.command_line import load_plugins_or_exit, main
+from parity.cli.command_line import load_plugins_or_exit, run_and_exit
 from parity.twins.cli.command_line import command_options, spec_from, spec_options, take_options
 from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.spec import Spec
@@ -95,7 +94,7 @@ def _run(help_text: str, train: Callable[[Spec, TrainOptions], None]) -> None:
         train(spec_from(options.network, options.preset, values), options)
         return 0
 
-    sys.exit(main(command))
+    run_and_exit(command)
 
 
 def _check(peer: str, options: TrainOptions, not_allowed: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ from oracle_side import OracleStrategy, small_pairs_spec, small_spec, text
 from parity.base.errors import UsageError
 from parity.trace.reader import Trace
 from parity.twins.cli.options import TrainOptions
+from parity.twins.compare.evaluation import EvaluationRung
 from parity.twins.compare.first_mismatch import blame
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.oracle.language_model import network_function
@@ -189,12 +190,12 @@ MISTAKES = {
     "the rows of replica 0 alone": {"other": evaluating(first_replica)},
     "the loss of a batch divided by its rows": {"other": evaluating(per_row)},
     "the dropout of the last step": {"other": evaluating(with_dropout)},
-    "its rows counted as tokens": {"change": rows_for_tokens},
-    "the mean of the batches' losses, whatever their sizes": {
+    "rows counted as tokens": {"change": rows_for_tokens},
+    "the exponential of the mean of the batches' losses": {
         "spec": SPECS["sentences"],
         "change": reported(lambda losses, tokens: np.exp(losses.mean())),
     },
-    "a power of two": {
+    "2 to the power of the mean loss": {
         "change": reported(lambda losses, tokens: 2 ** (losses @ tokens / tokens.sum()))
     },
 }
@@ -219,6 +220,19 @@ def test_another_batch_is_found_though_its_loss_is_right(tmp_path):
     verdict = judged(tmp_path, SPECS["stream"], change=change)
     assert verdict.mismatches[0].place.tensor == name
     assert verdict.mismatches[0].place.index == (1, 0)
+    assert blame(verdict) == "paddle-2 and tensorflow-2 did not evaluate the same batches"
+    assert not verdict.explanations
+
+
+def test_a_side_that_evaluates_the_other_text_is_named(tmp_path):
+    _, steps = record(tmp_path, SPECS["stream"], Paddle)
+    sides = {side: dict(steps[STEPS - 1]) for side in SIDES}
+    for tensors in sides.values():
+        tensors["evaluate/test/batch/targets"] = 1 - tensors["evaluate/test/batch/targets"] // 4
+    wrong = sides["tensorflow-2"]
+    wrong["evaluate/valid/batch/targets"] = wrong["evaluate/test/batch/targets"]
+    (found,) = EvaluationRung(SPECS["stream"]).compare(STEPS - 1, sides, [SIDES])
+    assert found.first.made == "tensorflow-2 evaluated the test text there"
 
 
 def test_a_state_that_is_not_carried_is_found_in_the_second_batch(tmp_path):

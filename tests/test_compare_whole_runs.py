@@ -177,13 +177,13 @@ MISTAKES = {
     "powers lost": (
         lost_powers,
         "optimizer/beta1_power",
-        "",
+        "paddle-2 resumed has the initial value there",
         "optimizer/",
     ),
     "initial weights": (
         lambda snapshot: initial_snapshot(SPEC),
         "weight/embed/table",
-        "",
+        "paddle-2 resumed has the initial value there",
         "forward/",
     ),
 }

@@ -123,7 +123,11 @@ class EvaluationRung:
                 distance, mismatch = compare_tensor(a[name], b[name], sides, step, name, EXACT)
                 worst.add(distance)
                 if mismatch is not None:
-                    return _found(sides, worst, mismatch)
+                    made = _other_text(a, b, split, sides) or _other_text(
+                        b, a, split, sides[::-1]
+                    )
+                    note = f"{sides[0]} and {sides[1]} did not evaluate the same batches"
+                    return _found(sides, worst, replace(mismatch, made=made, note=note))
         return _found(sides, worst)
 
     def _expected(self, recorded: Tensors) -> dict[str, np.ndarray]:
@@ -188,6 +192,16 @@ def _found(
 ) -> Finding:
     wrong = (replace(mismatch, check="evaluation"),) if mismatch else ()
     return Finding(sides, {"evaluation": worst}, wrong)
+
+
+def _other_text(a: Tensors, b: Tensors, split: str, sides: tuple[str, str]) -> str:
+    """Say that the first side evaluated as one split what the second has as the other one."""
+    (other,) = (each for each in SPLITS if each != split)
+    names = [f"evaluate/{each}/batch/targets" for each in (split, other)]
+    is_other = np.array_equal(a[names[0]], b[names[1]])
+    if is_other and not np.array_equal(b[names[0]], b[names[1]]):
+        return f"{sides[0]} evaluated the {other} text there"
+    return ""
 
 
 def perplexity_of(losses: np.ndarray, tokens: np.ndarray) -> float:

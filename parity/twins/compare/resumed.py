@@ -27,6 +27,7 @@ from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_loss
 from parity.twins.compare.pair_comparison import PairComparison
 from parity.twins.compare.step_coverage import limit_facts
 from parity.twins.compare.whole_runs import first_difference
+from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.seq2seq import GATES
 from parity.twins.spec.parameters import snapshot_names
@@ -157,9 +158,12 @@ class ResumeRung:
         found = first_difference(held, started, sides, run.step, names)
         if found is None:
             return None
-        wrong = started[found.place.tensor]
+        tensor = found.place.tensor
+        wrong, initial = started[tensor], initial_snapshot(self._spec).get(tensor)
+        if initial is not None and np.array_equal(initial, wrong):
+            found = replace(found, made=f"{sides[1]} has the initial value there")
         for name in names if wrong.any() else []:
-            if name != found.place.tensor and np.array_equal(held[name], wrong):
+            if name != tensor and np.array_equal(held[name], wrong):
                 found = replace(found, made=f"{sides[1]} has {name} there")
         note = f"{run.loader} does not start from what {_checkpoint(run)} holds"
         return replace(found, check="resume", within=run.loader, note=note)

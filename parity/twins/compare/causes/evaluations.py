@@ -7,6 +7,7 @@ if what was wrong first is then right, in the validation text and in the test te
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,19 +26,21 @@ from parity.twins.trace.evaluated import SPLITS, RecordedEvaluation
 Tensors = Mapping[str, np.ndarray]
 Mistake = Callable[[str], Any]  # of a split's name
 
-_FAULTS = {
-    "its rows counted as tokens": "evaluated-tokens-are-rows",
+_FAULTS = {  # of the catalogue
+    "rows counted as tokens": "evaluated-tokens-are-rows",
     "the loss of a batch divided by its rows": "evaluation-loss-per-row",
     "a state of zero for each batch": "evaluation-forgets-its-state",
-    "the state of the validation text at the start of the test text": (
-        "evaluation-keeps-its-state"
-    ),
+    "a test text that goes on in the state of the other text": "evaluation-keeps-its-state",
     "activations scaled by the share that training keeps": "evaluation-scaled-by-keep",
+    "activations scaled by the share that training keeps, in float32": (
+        "evaluation-scaled-by-keep"
+    ),
     "the rows of replica 0 alone": "evaluation-of-first-replica",
+    "the rows of replica 0 in the place of all others": "evaluation-of-first-replica",
     "the initial weights": "evaluation-keeps-initial-weights",
-    "the mean of the batches' losses, whatever their sizes": "mean-of-batch-means",
-    "the sum of the batches' losses": "exponential-of-the-sum",
-    "a power of two": "perplexity-of-base-two",
+    "the exponential of the mean of the batches' losses": "mean-of-batch-means",
+    "the exponential of the sum of the batches' losses": "exponential-of-the-sum",
+    "2 to the power of the mean loss": "perplexity-of-base-two",
     "a mean over all positions, padding included": "evaluation-counts-padding",
 }
 
@@ -88,8 +91,8 @@ def evaluation_causes(case: WrongEvaluation, part: str) -> tuple[list[Confirmed]
         known = [each for each in apart if each is not None]
         if len(known) == len(apart):
             faults = (_FAULTS[sentence],) if sentence in _FAULTS else ()
-            given = sentence, f"{sentence} in the evaluation", faults, max(known)
-            found.append(Confirmed(*given, (case.side,), (case.step,)))
+            given = sentence, sentence, faults, max(known), (case.side,), (case.step,)
+            found.append(Confirmed(*given))
     return found, len(mistakes)
 
 
@@ -106,8 +109,8 @@ def _apart(case: WrongEvaluation, part: str, split: str, mistake: Mistake) -> fl
 
 
 def _of_tokens(case: WrongEvaluation) -> Iterator[tuple[str, Mistake]]:
-    yield "its rows counted as tokens", lambda split: case.numbers(split, "rows")
-    yield "its positions counted as tokens", lambda split: case.numbers(split, "positions")
+    yield "rows counted as tokens", lambda split: case.numbers(split, "rows")
+    yield "positions counted as tokens", lambda split: case.numbers(split, "positions")
 
 
 def _of_losses(case: WrongEvaluation) -> Iterator[tuple[str, Mistake]]:
@@ -149,19 +152,22 @@ def _of_losses(case: WrongEvaluation) -> Iterator[tuple[str, Mistake]]:
             inputs = [*splits[SPLITS[0]].inputs, replace(first, carry=True), *rest]
             return evaluation_losses(spec, case.weights, inputs)[-1 - len(rest) :]
 
-        yield "the state of the validation text at the start of the test text", going_on
+        yield "a test text that goes on in the state of the other text", going_on
     if spec.model.keep < 1:
 
         def masks(each: StepInputs) -> dict[str, np.ndarray]:
             return dropout_masks(spec, case.step, each.batch)
 
-        def scaled(each: StepInputs) -> dict[str, np.ndarray]:
-            return {n: np.full_like(mask, spec.model.keep) for n, mask in masks(each).items()}
+        def scaled(each: StepInputs, keep: float) -> StepInputs:
+            by = {name: np.full_like(mask, keep) for name, mask in masks(each).items()}
+            return replace(each, masks=by)
 
-        yield (
-            "activations scaled by the share that training keeps",
-            lambda split: changed(split, lambda each: replace(each, masks=scaled(each))),
-        )
+        by_keep = "activations scaled by the share that training keeps"
+        for sentence, keep in (
+            (by_keep, spec.model.keep),
+            (f"{by_keep}, in float32", float(np.float32(spec.model.keep))),
+        ):
+            yield sentence, partial(changed, change=partial(scaled, keep=keep))
         yield (
             "the dropout of the last step",
             lambda split: changed(split, lambda each: replace(each, masks=masks(each))),
@@ -195,15 +201,18 @@ def _of_perplexity(case: WrongEvaluation) -> Iterator[tuple[str, Mistake]]:
         return summed(split) / float(case.numbers(split, number).sum())
 
     yield (
-        "the mean of the batches' losses, whatever their sizes",
+        "the exponential of the mean of the batches' losses",
         lambda split: np.exp(case.losses(split).mean()),
     )
-    yield "the sum of the batches' losses", lambda split: np.exp(case.losses(split).sum())
+    yield (
+        "the exponential of the sum of the batches' losses",
+        lambda split: np.exp(case.losses(split).sum()),
+    )
     yield (
         "the mean of the batches' perplexities",
         lambda split: np.exp(case.losses(split)).mean(),
     )
-    yield "a power of two", lambda split: 2.0 ** per(split, "num_tokens")
+    yield "2 to the power of the mean loss", lambda split: 2.0 ** per(split, "num_tokens")
     yield (
         "a mean over all positions, padding included",
         lambda split: np.exp(per(split, "positions")),

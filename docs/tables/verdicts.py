@@ -14,7 +14,9 @@ def faults_table(measured: Sequence[Measurement]) -> str:
     for dtype, kernels in sorted({(e["dtype"], e["kernels"]) for e in findings}, reverse=True):
         mine = [e for e in findings if (e["dtype"], e["kernels"]) == (dtype, kernels)]
         found = [each for each in mine if each["found"]]
-        compared = [each for each in found if each["found_by"] == "mismatch"]
+        compared = [
+            e for e in found if e["found_by"] == "mismatch" or e["rung"] == "evaluation"
+        ]
         right = sum(each["right_place"] for each in found)
         able = [each for each in compared if each.get("confirmable", True)]
         confirmed = [e for e in compared if e["fault"] in e.get("confirmed_faults", [])]

@@ -185,7 +185,9 @@ def _order(x: np.ndarray, y: np.ndarray, slack: float) -> list[int] | None:
 def _in_words(order: Sequence[int], slices: str) -> str:
     moved = [place for place, of in enumerate(order) if of != place]
     if len(moved) == 2:
-        return f"{{b}} is {{a}} with {slices} {moved[0]} and {moved[1]} exchanged"
+        kind, _, axis = slices.partition(" ")  # "slices", "of axis 1"
+        both = f"{kind} {moved[0]} and {moved[1]} {axis}".rstrip()
+        return f"{{b}} is {{a}} with {both} exchanged"
     count = len(order)
     for blocks in range(2, count):
         size = count // blocks

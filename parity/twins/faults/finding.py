@@ -78,6 +78,11 @@ class Finding:
         return self.fault in self.confirmed_faults
 
     @property
+    def is_tried(self) -> bool:
+        """Return whether the oracle looks for the cause where the fault was found."""
+        return self.found_by == MISMATCH or self.rung == "evaluation"
+
+    @property
     def is_misled(self) -> bool:
         """Return whether other causes than the planted fault were confirmed."""
         return bool(self.confirmed) and not self.is_confirmed
@@ -146,7 +151,7 @@ def _cause(finding: Finding) -> str:
     """Return whether the cause was confirmed; a dash where no step shows the fault."""
     if finding.is_misled:
         return "WRONG"
-    if finding.found_by != MISMATCH:
+    if not finding.is_tried:
         return "-"
     return "yes" if finding.is_confirmed else "no"
 
@@ -170,8 +175,8 @@ def _totals(findings: Sequence[Finding]) -> list[str]:
         planted = list(group)
         found = [finding for finding in planted if finding.found]
         right = sum(finding.right_place for finding in found)
-        mismatches = [finding for finding in found if finding.found_by == MISMATCH]
-        confirmed = sum(finding.is_confirmed for finding in mismatches)
+        tried = [finding for finding in found if finding.is_tried]
+        confirmed = sum(finding.is_confirmed for finding in tried)
         of_strategies = [finding for finding in found if finding.strategy]
         strategies = sum(finding.is_strategy_named for finding in of_strategies)
         at_place = f"{right} of {len(found)} at the right place"
@@ -179,7 +184,7 @@ def _totals(findings: Sequence[Finding]) -> list[str]:
             at_place += f"; strategy named: {strategies} of {len(of_strategies)}"
         lines.append(
             f"{dtype}, {kernels} kernels: {len(found)} of {len(planted)} found, {at_place}; "
-            f"cause confirmed: {confirmed} of {len(mismatches)}, "
+            f"cause confirmed: {confirmed} of {len(tried)}, "
             f"{sum(finding.is_misled for finding in found)} wrongly"
         )
     return lines

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import current_thread, main_thread
 from typing import Any
 
 from parity.base.errors import Interrupted
@@ -129,8 +130,11 @@ def stop_signals_wait() -> Iterator[None]:
     """Let a signal that asks to stop wait until a library is done, unless it kills at once.
 
     A library that is being loaded takes an exception for an error of its own. What signals do
-    is put back then: it may have put handlers of its own.
+    is put back then: it may have put handlers of its own. Threads but the main one get none.
     """
+    if current_thread() is not main_thread():
+        yield
+        return
     handlers = {number: signal.getsignal(number) for number in stop_signals()}
     waiting: list[int] = []
     for number, handler in handlers.items():

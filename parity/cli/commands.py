@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from parity.base.text import command_text, counted, escaped
 from parity.cli import doctor, localise, measure_bounds
 from parity.cli.command_line import PathType
 from parity.compare.choice import Choice
-from parity.report.assertion import CAUSE_SECONDS, compared
+from parity.report.assertion import CAUSE_SECONDS, compared, read_measured
 from parity.report.save import save_values, utf_8
 from parity.report.table import wrapped
 from parity.report.terminal import coloured, headline, report_text, verdict_line
@@ -119,6 +120,38 @@ def _two_traces(command: Any) -> Any:
     return command
 
 
+def _options(given: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """Return what adds several options to a command."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(given):
+            command = option(command)
+        return command
+
+    return add
+
+
+_HOW_ALIKE = (
+    click.option(
+        "--tolerance",
+        "tolerances",
+        multiple=True,
+        metavar="PATTERN=REL,FLOOR",
+        help="how much a rung, or tensors whose names fit, may differ (may be repeated)",
+    ),
+    click.option(
+        "--map",
+        "map_file",
+        type=PathType(),
+        help="file of `parity align`: what of TRACE_A is what of TRACE_B",
+    ),
+    click.option(
+        "--bounds",
+        "bounds_file",
+        type=PathType(),
+        help="file of `parity bounds`: how far tensors may be apart that nobody declared",
+    ),
+)
 _CHOICES = (
     click.option(
         "--after-mismatch",
@@ -150,38 +183,13 @@ _CHOICES = (
         help="leave out tensors whose names fit (may be repeated)",
     ),
     click.option("--steps", metavar="FIRST:END", help="compare steps FIRST to END - 1"),
-    click.option(
-        "--tolerance",
-        "tolerances",
-        multiple=True,
-        metavar="PATTERN=REL,FLOOR",
-        help="how much a rung, or tensors whose names fit, may differ (may be repeated)",
-    ),
-    click.option(
-        "--map",
-        "map_file",
-        type=PathType(),
-        help="file of `parity align`: what of TRACE_A is what of TRACE_B",
-    ),
-    click.option(
-        "--bounds",
-        "bounds_file",
-        type=PathType(),
-        help="file of `parity bounds`: how far tensors may be apart that nobody declared",
-    ),
+    *_HOW_ALIKE,
     click.option(
         "--allow-missing",
         is_flag=True,
         help="match although one side has tensors that the other lacks",
     ),
 )
-
-
-def _comparison_options(command: Any) -> Any:
-    """Add the options that say what of two recordings is compared, and how."""
-    for choose in reversed(_CHOICES):
-        command = choose(command)
-    return command
 
 
 @parity.command("compare")
@@ -204,7 +212,7 @@ def _comparison_options(command: Any) -> Any:
     is_flag=True,
     help="add the report to the summary of the GitHub Actions step that this runs in",
 )
-@_comparison_options
+@_options(_CHOICES)
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
 def compare_command(
     trace_a: Path,
@@ -303,7 +311,7 @@ def _tolerance(text: str) -> tuple[str, Tolerance]:
     show_default=True,
     help="file to write the page to",
 )
-@_comparison_options
+@_options(_CHOICES)
 @click.option("--debug", is_flag=True, help="print the traceback of an error")
 def report_command(
     trace_a: Path, trace_b: Path, html_file: Path, debug: bool, **values: Any
@@ -332,7 +340,7 @@ def _compared(
     allow_missing: bool,
     **values: Any,
 ) -> dict[str, Any]:
-    """Return the report of two recorded runs as plain values; see `_comparison_options`."""
+    """Return the report of two recorded runs as plain values; see `_CHOICES`."""
     choice = Choice(include, exclude, _range(steps), allow_missing)
     return compared(
         [open_side(trace_a), open_side(trace_b)],
@@ -431,9 +439,14 @@ def bounds_command(trace: Path, command: tuple[str, ...], out: Path) -> int:
 @parity.command("localise")
 @_two_traces
 @click.argument("command", nargs=-1, required=True)
-@click.option("--map", "map_file", type=PathType(), help="file of `parity align`")
+@_options(_HOW_ALIKE)
 def localise_command(
-    trace_a: Path, trace_b: Path, command: tuple[str, ...], map_file: Path | None
+    trace_a: Path,
+    trace_b: Path,
+    command: tuple[str, ...],
+    map_file: Path | None,
+    tolerances: tuple[str, ...],
+    bounds_file: Path | None,
 ) -> int:
     """Say which modules of a watched training are wrong by themselves in the first wrong step.
 
@@ -442,7 +455,9 @@ def localise_command(
     returned, and the gradients likewise.
     """
     mapping = None if map_file is None else read(map_file)
-    matches = localise.localise([Trace(trace_a), Trace(trace_b)], mapping, command)
+    bounds = None if bounds_file is None else read_measured(bounds_file, mapping)
+    how_alike = dict(map(_tolerance, tolerances)), bounds
+    matches = localise.localise([Trace(trace_a), Trace(trace_b)], mapping, command, *how_alike)
     return MATCH if matches else MISMATCH
 
 

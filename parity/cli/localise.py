@@ -1,7 +1,7 @@
 """Runs a side again, its modules reading what the other side recorded: `parity localise`."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from parity.align.mapping import NameMapping
@@ -10,10 +10,12 @@ from parity.base.errors import UsageError
 from parity.base.text import counted, escaped
 from parity.cli.measure_bounds import run_again
 from parity.compare.choice import Choice, chosen
+from parity.compare.measured_bounds import MeasuredBounds
 from parity.compare.recorded_pair import PairVerdict, compare_pair
 from parity.compare.tensors import Mismatch
 from parity.report.table import wrapped
 from parity.trace.reader import Trace
+from parity.trace.tolerances import Tolerance
 
 _SAME = NameMapping(("a", "b"), [], {}, ([], []))
 _GIVEN = ("forward", "activation_gradient")
@@ -21,13 +23,19 @@ _OF_UPDATE = ("clipped_gradient", "optimizer", "weight")
 
 
 def localise(
-    traces: Sequence[Trace], mapping: NameMapping | None, command: Sequence[str]
+    traces: Sequence[Trace],
+    mapping: NameMapping | None,
+    command: Sequence[str],
+    tolerances: Mapping[str, Tolerance] | None = None,
+    bounds: MeasuredBounds | None = None,
 ) -> bool:
     """Print which tensors of the first wrong step are wrong by themselves.
 
     Args:
       mapping: what of one trace is what of the other; None: what has the same name.
       command: what recorded the second trace.
+      tolerances: rung, or pattern of names -> tolerance, in place of what the traces declare.
+      bounds: how far tensors may be apart that nobody declared, as `parity bounds` measured.
 
     Returns:
       Whether the two match.
@@ -36,7 +44,12 @@ def localise(
       UsageError: if the two cannot be compared, do not start alike, the second takes over no
         values, or the command fails.
     """
-    found = _compared(traces, mapping)
+
+    def compared(traces: Sequence[Trace], steps: range | None = None) -> PairVerdict:
+        parts, _ = chosen(_views(traces, mapping), Choice(steps=steps))
+        return compare_pair(parts, tolerances, measured=bounds)
+
+    found = compared(traces)
     if found.matches:
         print("verdict: match")
         return True
@@ -59,7 +72,7 @@ def localise(
         write_weights((mapping or _SAME).in_terms_of(1, shared, own, _GIVEN), file)
         asked = {"given": str(file), "step": step}
         again = run_again(traces[1], command, Path(folder) / "again", **asked)
-        alone = _compared([traces[0], again], mapping, range(step, step + 1))
+        alone = compared([traces[0], again], range(step, step + 1))
     guilty = _guilty(alone)
     for each in guilty:
         name = each.place.tensor
@@ -76,13 +89,6 @@ def localise(
 
 def _views(traces: Sequence[Trace], mapping: NameMapping | None) -> Sequence[Trace]:
     return traces if mapping is None else mapping.mapped(traces)
-
-
-def _compared(
-    traces: Sequence[Trace], mapping: NameMapping | None, steps: range | None = None
-) -> PairVerdict:
-    parts, _ = chosen(_views(traces, mapping), Choice(steps=steps))
-    return compare_pair(parts)
 
 
 def _guilty(verdict: PairVerdict) -> list[Mismatch]:

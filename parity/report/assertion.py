@@ -139,7 +139,7 @@ def compared(
         if any(trace.of_recorder for trace in traces):
             named = None if mapping is None else read(Path(mapping))
             renamed = traces if named is None else named.mapped(traces)
-            measured = None if bounds is None else _measured(Path(bounds), named)
+            measured = None if bounds is None else read_measured(Path(bounds), named)
             join_ranks(renamed)
             parts, only = chosen(renamed, choice)
             of_pair = compare_pair(parts, tolerances, after_mismatch, measured)
@@ -157,8 +157,16 @@ def compared(
         return values
 
 
-def _measured(path: Path, mapping: NameMapping | None) -> MeasuredBounds:
-    """Return measured bounds in the names that both sides share."""
+def read_measured(path: Path, mapping: NameMapping | None) -> MeasuredBounds:
+    """Return measured bounds in the names that both sides share.
+
+    Args:
+      path: the file of `parity bounds`.
+      mapping: of the sides, one of which the bounds are of; None if they share their names.
+
+    Raises:
+      UsageError: if the file cannot be read, or is of neither side.
+    """
     bounds = read_bounds(path)
     if mapping is None:
         return bounds

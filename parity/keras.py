@@ -63,6 +63,8 @@ def watch(
     facts = {
         "backend": name,
         "tf32": engine.tf32,
+        # what an operation makes of float64: on JAX and PyTorch many go on in float32
+        "of_float64": keras.backend.result_type("float64", "float32"),
         "loss": "mean" if strategy is None else "sum",  # the ranks' own
         "modules": _modules(model),
         "optimizer": {

@@ -865,6 +865,43 @@ def test_doctor_finds_what_a_gpu_rounds(carried, tmp_path, facts, values, fix):
     assert "TF32" not in str(traps([Trace(port), Trace(port)]))
 
 
+KERAS = """
+import os, sys
+os.environ["KERAS_BACKEND"] = sys.argv[2]
+import keras, numpy
+import parity.keras
+keras.config.set_floatx("float64")
+layers = [keras.layers.LayerNormalization(epsilon=1e-5), keras.layers.Dense(2)]
+layers += [keras.layers.LeakyReLU(0.3)]
+model = keras.Sequential([keras.Input((4,)), *layers])
+model.compile(keras.optimizers.SGD(0.1), "mse")
+with parity.keras.watch(sys.argv[1], model):
+    model.fit(numpy.ones((3, 4)), numpy.ones((3, 2)), verbose=0)
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_doctor_names_what_keras_computes_in_float32(tmp_path, backend):
+    modules = (
+        lambda nn: nn.LayerNorm(4),
+        lambda nn: nn.Linear(4, 2),
+        lambda nn: nn.LeakyReLU(0.3),
+    )
+    ours = watched(tmp_path / "t", *modules, shape=(3, 4))
+    end(start("-c", KERAS, tmp_path / "k", backend))
+    weights, found = traps([Trace(ours), Trace(tmp_path / "k")])
+    assert weights.what == "the initial weights differ"
+    if backend == "tensorflow":
+        assert found.what == "slope of the leaky ReLU, held in float32"
+        assert found.values == ("0.3", "0.30000001192092896")
+    else:
+        assert found.what == "the precision that is computed in"
+        assert found.values == ("float64", "float64, some of it float32")
+        where = " ".join(found.where)
+        assert "/layer_normalization" in where
+        assert where.endswith(" optimizer")
+
+
 PADDLE = """
 import sys
 import parity.paddle

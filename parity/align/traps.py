@@ -169,6 +169,7 @@ class _Doctor:
             for trap in self._others(own_settings, settings):
                 yield row.units[1], trap
             yield from self._conventions(row, settings)
+        yield from self._narrowed_by_keras()
         yield from self._held_by_keras()
         yield from self._held_by_paddle()
         yield from self._attention_of_flax()
@@ -269,18 +270,33 @@ class _Doctor:
             for name in names
         )
 
+    def _narrowed_by_keras(self) -> Iterator[tuple[str, Trap]]:
+        """Yield that a Keras of float64 computes in float32, as it may on JAX and PyTorch."""
+        narrow = [each.get("of_float64", "float64") != "float64" for each in self._facts]
+        if self._double and narrow[0] != narrow[1]:
+            values = ["float64, some of it float32" if each else "float64" for each in narrow]
+            fix = "KERAS_BACKEND=tensorflow, or float32 on both sides and parity bounds"
+            trap = Trap("the precision that is computed in", _texts(values), fix)
+            for each in self._facts[narrow.index(True)]["modules"]:
+                yield each["name"], trap
+            yield "optimizer", trap
+
     def _held_by_keras(self) -> Iterator[tuple[str, Trap]]:
-        """Yield the constants inside its layers that Keras holds in float32."""
+        """Yield the constants inside its layers that Keras on TensorFlow holds in float32."""
         if not self._double or self._sides.count("keras") != 1:
             return
-        for each in self._facts[self._sides.index("keras")]["modules"]:
-            size = each["settings"].get("key_dim")
+        facts = self._facts[self._sides.index("keras")]
+        for each in facts["modules"] if facts.get("backend") == "tensorflow" else ():
+            size, slope = (each["settings"].get(name) for name in ("key_dim", "negative_slope"))
             if size:
                 fix = "a key_dim that is a power of 4, or a tolerance"
                 found = "scale of attention", 1 / float(size) ** 0.5, fix
             elif each["settings"].get("activation") == "gelu":
                 fix = "a function of your own with constants of float64, or a tolerance"
                 found = "square root in GELU", 2**0.5, fix
+            elif slope:
+                fix = "a slope that float32 holds, float(numpy.float32(...)), on both"
+                found = "slope of the leaky ReLU", float(slope), fix
             else:
                 continue
             what, exact, fix = found

@@ -1,5 +1,6 @@
 """Confirmed causes in a verdict and in its report."""
 
+import html
 from dataclasses import replace
 from functools import wraps
 
@@ -280,8 +281,11 @@ def test_a_wrong_gradient_without_a_known_cause(planted):
         sides = {"paddle-2": [step], "tensorflow-2": right}
         for seconds, more in ((0.0, []), (1e9, why)):
             verdict = compared(planted.spec, sides, seconds, sources=sources)
-            seen = first_lines(values_of(verdict, planted.spec)["first_mismatch"])
-            assert seen[2:] == lines + more
+            values = values_of(verdict, planted.spec)
+            assert first_lines(values["first_mismatch"])[2:] == lines + more
+            page, tried = report_html(values), values["first_mismatch"]["causes_tried"]
+            assert ("22 mistakes, none of which" in page) == bool(more)
+            assert not more or "; ".join(tried) in html.unescape(page)
     # nothing was sought for what a check of whole runs may find later
     assert compared(planted.spec, dict.fromkeys(SIDES, right)).causes_tried is None
 

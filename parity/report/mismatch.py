@@ -121,7 +121,7 @@ def first_lines(first: dict[str, Any]) -> list[str]:
     elif first.get("rounded_to"):
         lines.append(f"  why: the difference is that of a rounding to {first['rounded_to']}")
     elif (tried := first.get("causes_tried")) is not None:
-        none = f"none of the {tried} mistakes that the oracle tried reproduces it"
+        none = f"none of the {len(tried)} mistakes that the oracle tried reproduces it"
         lines.append(f"  why: unknown: {none if tried else 'the oracle has none to try here'}")
     lines += _settings_lines(first.get("settings", []), first.get("settings_elsewhere", 0))
     if first["rung"] in CHECKS:

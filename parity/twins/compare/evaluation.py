@@ -75,8 +75,8 @@ class EvaluationRung:
 
     def causes(
         self, first: Mismatch, step: int, recorded: Tensors, before: Tensors, replicas: int
-    ) -> tuple[list[Confirmed], int]:
-        """Return the mistakes that reproduce what a side got wrong, and how many were tried.
+    ) -> tuple[list[Confirmed], list[str]]:
+        """Return the mistakes that reproduce what a side got wrong, and all that were tried.
 
         Args:
           first: its first mismatch.
@@ -87,7 +87,7 @@ class EvaluationRung:
         """
         part = first.place.tensor.rpartition("/")[2]
         if first.sides[1] != ONE_STEP or part not in _JUDGED:
-            return [], 0
+            return [], []
         splits = {each: recorded_evaluation(self._spec, each, recorded) for each in SPLITS}
         weights = recorded_weights(recorded), recorded_weights(before)
         case = WrongEvaluation(self._spec, step, first.sides[0], replicas, splits, *weights)

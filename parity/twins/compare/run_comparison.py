@@ -268,15 +268,15 @@ class RunComparison(StepComparison):
 
     def _explain_check(self, now: _Step) -> None:
         """Find how what a check found wrong is made, and of an evaluation its cause."""
-        found, tried = list[Confirmed](), 0
+        found, tried = list[Confirmed](), list[str]()
         for wrong in self.mismatches if self._seeks_causes else ():
             side = wrong.sides[0]
             if wrong.check == "evaluation" and side in self.sides:
                 recorded = now.tensors[side]
                 before = self._one_step.start(side, recorded).snapshot
                 given = wrong, now.number, recorded, before, self.sides[side].replicas
-                causes, count = EvaluationRung(self.spec).causes(*given)
-                found, tried = [*found, *causes], max(tried, count)
+                causes, tried = EvaluationRung(self.spec).causes(*given)
+                found += causes
         self._of_mismatch["explanations"] = explained(self.mismatches)
         self._of_mismatch |= {"confirmed": found, "causes_tried": tried or None}
 
@@ -350,7 +350,7 @@ class RunComparison(StepComparison):
         if not self.mismatches or (evidence and departing_sides(self.mismatches)):
             exact = now.expected[ONE_STEP]
             found = self._causes.add(now.number, now.tensors, now.inputs, exact, evidence)
-            tried = len(self._causes.tried) if self._seeks_causes and evidence else None
+            tried = sorted(self._causes.tried) if self._seeks_causes and evidence else None
             self._of_mismatch |= {"confirmed": found, "causes_tried": tried}
 
     def _judged_pairs(self) -> list[tuple[str, str]]:

@@ -64,7 +64,7 @@ class RunVerdict(Verdict):
         the bound of free runs, if it did; from there on only single steps are judged.
       confirmed: the mistakes with which the oracle reproduces what those sides recorded; where
         there are several, the step cannot tell them apart.
-      causes_tried: how many mistakes were tried; None if none was looked for.
+      causes_tried: the mistakes that were tried, by name; None if none was looked for.
       ties: the sentences that a side decoded differently where rounding can decide either way.
       coverage: the cases that the run met, and those that it did not.
       unchecked: the checks of whole runs that were not made -> why not.
@@ -79,7 +79,7 @@ class RunVerdict(Verdict):
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     amplified: Mismatch | None = None
     confirmed: Sequence[Confirmed] = ()
-    causes_tried: int | None = None
+    causes_tried: Sequence[str] | None = None
     ties: tuple[Tie, ...] = ()
     coverage: tuple[Fact, ...] = ()
     sides: Mapping[str, TrainedSide] = field(default_factory=dict)

@@ -78,8 +78,8 @@ class WrongEvaluation:
         return np.array([getattr(each, name) for each in self.splits[split].inputs])
 
 
-def evaluation_causes(case: WrongEvaluation, part: str) -> tuple[list[Confirmed], int]:
-    """Return the mistakes that reproduce what is wrong, and how many were tried.
+def evaluation_causes(case: WrongEvaluation, part: str) -> tuple[list[Confirmed], list[str]]:
+    """Return the mistakes that reproduce what is wrong, and all that were tried.
 
     Args:
       part: what is wrong: "tokens_per_batch", "losses" or "perplexity".
@@ -93,7 +93,7 @@ def evaluation_causes(case: WrongEvaluation, part: str) -> tuple[list[Confirmed]
             faults = (_FAULTS[sentence],) if sentence in _FAULTS else ()
             given = sentence, sentence, faults, max(known), (case.side,), (case.step,)
             found.append(Confirmed(*given))
-    return found, len(mistakes)
+    return found, [*mistakes]
 
 
 def _apart(case: WrongEvaluation, part: str, split: str, mistake: Mistake) -> float | None:

@@ -275,8 +275,8 @@ class RunComparison(StepComparison):
                 recorded = now.tensors[side]
                 before = self._one_step.start(side, recorded).snapshot
                 given = wrong, now.number, recorded, before, self.sides[side].replicas
-                causes, tried = EvaluationRung(self.spec).causes(*given)
-                found += causes
+                causes, names = EvaluationRung(self.spec).causes(*given)
+                found, tried = [*found, *causes], tried or names
         self._of_mismatch["explanations"] = explained(self.mismatches)
         self._of_mismatch |= {"confirmed": found, "causes_tried": tried or None}
 

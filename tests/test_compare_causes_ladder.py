@@ -262,6 +262,15 @@ def test_what_is_not_confirmed_is_described(planted):
     assert 'id="confirmed"' not in report_html(values)
 
 
+def test_what_a_step_leaves_as_it_was_is_described(planted):
+    right = recorded_steps(planted.spec, 2)
+    wrong = [right[0], right[1] | {"weight/softmax/bias": right[0]["weight/softmax/bias"]}]
+    verdict = compared(planted.spec, {"paddle-2": wrong, "tensorflow-2": right})
+    values = values_of(verdict, planted.spec)
+    told = "  why: paddle-2 leaves it as it was before the step"
+    assert told in first_lines(values["first_mismatch"])
+
+
 def test_a_wrong_gradient_without_a_known_cause(planted):
     """Its place is that of the wrong gradient nearest to the loss, which is computed first."""
     right = recorded_steps(planted.spec, 1)

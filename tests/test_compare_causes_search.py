@@ -35,6 +35,7 @@ MISTAKES = {
         "the loss multiplied by 2, the number of replicas, or summed twice",
         "the gradient divided by 2, the number of replicas",
         "the gradient of replica 1 alone",
+        "no gradient through h from a time step to the one before",
         "each replica's gradient clipped to the limit (0.05) before the sum",
         "no clipping",
         "each gradient clipped by its own norm",
@@ -46,6 +47,7 @@ MISTAKES = {
     "sentences": [
         "a state that goes on changing past the end of each row",
         "divided by all positions, padding included",
+        "no gradient through h and c from a time step to the one before",
         "each replica's loss divided by its own tokens and by the number of replicas",
         "an epsilon of 1e-07, not 1e-08",
         "an epsilon added before the bias correction",
@@ -64,6 +66,7 @@ MISTAKES = {
     ],
     "bahdanau": [
         "gates r and z exchanged",
+        "no gradient through h from a time step to the one before",
         "attention/query_kernel transposed",
     ],
 }

@@ -309,6 +309,14 @@ def test_the_part_that_has_all_scattered_elements_is_named():
     )
 
 
+def test_padding_does_not_hide_from_which_time_step_on_a_tensor_differs():
+    b, a = _differ_at((7, 6, 2), np.s_[:, 2:])
+    for row in range(5):
+        a[row, row + 1 :] = b[row, row + 1 :] = 0
+    (says,) = explanations(b, a, [ROWS, Axis("time step")])
+    assert says == "{b} and {a} differ from time step 2 of 6 on, where {b} is 1.5 times {a}"
+
+
 def test_a_factor_is_told_as_the_number_that_it_is():
     known = {"replicas": 2, "layers": 2, "keep": 0.7, "one": 1, "none": 0}
     assert meaning(0.5, known) == " (1 / replicas, 1 / layers)"

@@ -198,6 +198,7 @@ def test_what_is_lost_on_load_is_found_before_the_first_step(went_on, tmp_path, 
         assert (first.rung, first.place.step, first.place.tensor) == ("resume", 2, where)
         assert verdict.departing() == [loader]
         assert f"{loader} does not start from what the checkpoint that paddle-2" in first.note
+        assert ("what is in the file is right" in first.note) == (name == "own")
         told = [each.sentence for each in verdict.explanations]
         assert told == [made.replace("paddle-2", loader)] * bool(made)
 

@@ -344,13 +344,15 @@ def region(
         return ""
     apart = np.abs(b - a)
     wrong = apart > SAME * apart.max()
+    told = (a != 0) | (b != 0)  # what is zero on both sides, such as padding, tells nothing
     named = [*axes, *(Axis(_slices(a.ndim, k)[:-1]) for k in range(len(axes), a.ndim))]
     within = ""  # of scattered elements, an equal part of an axis that has them all
     for number in sorted(range(a.ndim), key=lambda each: "time" not in named[each].name):
         others = tuple(each for each in range(a.ndim) if each != number)
         bad = np.flatnonzero(wrong.any(axis=others))
         where = _which(bad, a.shape[number], named[number])
-        if not where or np.take(wrong, bad, number).mean() < _FILLED:
+        some = np.take(wrong, bad, number).sum()
+        if not where or some < _FILLED * np.take(told, bad, number).sum():
             within = within or (where if where.endswith("equal parts") else "")
             continue
         part = relation(np.take(b, bad, number), np.take(a, bad, number), known)

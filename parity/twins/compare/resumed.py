@@ -165,7 +165,13 @@ class ResumeRung:
         for name in names if wrong.any() else []:
             if name != tensor and np.array_equal(held[name], wrong):
                 found = replace(found, made=f"{sides[1]} has {name} there")
-        note = f"{run.loader} does not start from what {_checkpoint(run)} holds"
+        count = sum(not np.array_equal(held[name], started[name]) for name in names)
+        note = (
+            f"{run.loader} does not start from what {_checkpoint(run)} holds: "
+            f"{counted(count, 'tensor')} of {len(names)} differ{'s' if count == 1 else ''}"
+        )
+        if run.saver == run.loader:
+            note += "; what is in the file is right"
         return replace(found, check="resume", within=run.loader, note=note)
 
     def _compare_own(self, run: Resumed, steps: list[int]) -> Mismatch | None:

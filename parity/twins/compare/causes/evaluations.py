@@ -31,8 +31,8 @@ _FAULTS = {  # of the catalogue
     "the loss of a batch divided by its rows": "evaluation-loss-per-row",
     "a state of zero for each batch": "evaluation-forgets-its-state",
     "a test text that goes on in the state of the other text": "evaluation-keeps-its-state",
-    "activations scaled by the share that training keeps": "evaluation-scaled-by-keep",
-    "activations scaled by the share that training keeps, in float32": (
+    "activations multiplied by dropout's keep probability": "evaluation-scaled-by-keep",
+    "activations multiplied by dropout's keep probability, in float32": (
         "evaluation-scaled-by-keep"
     ),
     "the rows of replica 0 alone": "evaluation-of-first-replica",
@@ -162,7 +162,7 @@ def _of_losses(case: WrongEvaluation) -> Iterator[tuple[str, Mistake]]:
             by = {name: np.full_like(mask, keep) for name, mask in masks(each).items()}
             return replace(each, masks=by)
 
-        by_keep = "activations scaled by the share that training keeps"
+        by_keep = "activations multiplied by dropout's keep probability"
         for sentence, keep in (
             (by_keep, spec.model.keep),
             (f"{by_keep}, in float32", float(np.float32(spec.model.keep))),

@@ -20,6 +20,7 @@ import numpy as np
 from parity.twins.compare.causes.views import (
     attention_over_padding,
     clipped,
+    cut_in_time,
     decoder_starts,
     divided,
     gates_in_order,
@@ -73,6 +74,11 @@ from parity.twins.spec.step_arrays import dropout_masks
 _DECODER = "forward/[da]*"  # with input feeding, what is fed reaches the bottom layer
 _EPSILONS = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 _BETAS = ("beta1", "beta2")
+# cell -> what stands before a time step -> the places of these states
+_STATES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "lstm": {"h": (0,), "c": (1,), "h and c": (0, 1)},
+    "gru": {"h": (0,)},
+}
 
 
 def suspects(case: WrongStep) -> Iterator[Suspect]:
@@ -410,6 +416,12 @@ def _gradients(case: WrongStep) -> Iterator[Suspect]:
             faults="sent-back-twice",
         )
         yield from _means(case, wrong)
+    for states, places in _STATES[case.cell].items():
+        yield suspect(
+            f"no gradient through {states} from a time step to the one before",
+            cut_in_time(places),
+            faults="cut-in-time" * (places == (0,)),
+        )
     averaged = "gradient-averaged workers-averaged micro-batches-averaged"
     for factor, words in case.factors("summed twice").items():
         yield suspect(

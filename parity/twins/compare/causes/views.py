@@ -391,6 +391,30 @@ def runs_on(*, output: bool) -> Replacements:
     return {**in_replicas(), masked_step: step, masked_step_backward: backward}
 
 
+def cut_in_time(places: Sequence[int]) -> Replacements:
+    """Return replacements in which no gradient leaves a time step by some of its states.
+
+    Args:
+      places: of the states: 0 for h, 1 for an LSTM's c.
+    """
+
+    @wraps(masked_step_backward)
+    def backward(
+        cell: str,
+        d_output: np.ndarray,
+        d_state: State,
+        saved: Any,
+        u: np.ndarray,
+        on: np.ndarray,
+    ) -> Any:
+        call = original(masked_step_backward)
+        d_a, d_u, before = call(cell, d_output, d_state, saved, u, on)
+        cut = (np.where(on, 0, d) if k in places else d for k, d in enumerate(before))
+        return d_a, d_u, tuple(cut)
+
+    return {masked_step_backward: backward}
+
+
 def decoder_starts(change: Callable[[list[State]], list[State]]) -> Replacements:
     """Return replacements in which the decoder starts from a changed state of the encoder.
 

@@ -74,24 +74,30 @@ class EvaluationRung:
         return found
 
     def causes(
-        self, first: Mismatch, step: int, recorded: Tensors, before: Tensors, replicas: int
+        self,
+        first: Mismatch,
+        recorded: Tensors,
+        before: Tensors,
+        replicas: int,
+        seconds: float,
     ) -> tuple[list[Confirmed], list[str]]:
         """Return the mistakes that reproduce what a side got wrong, and all that were tried.
 
         Args:
           first: its first mismatch.
-          step: the number of the step.
-          recorded: what the side recorded of it.
+          recorded: what the side recorded of that step.
           before: weights and optimizer state before the step.
           replicas: the number of the side's replicas.
+          seconds: how long the search may take.
         """
         part = first.place.tensor.rpartition("/")[2]
         if first.sides[1] != ONE_STEP or part not in _JUDGED:
             return [], []
         splits = {each: recorded_evaluation(self._spec, each, recorded) for each in SPLITS}
         weights = recorded_weights(recorded), recorded_weights(before)
-        case = WrongEvaluation(self._spec, step, first.sides[0], replicas, splits, *weights)
-        return evaluation_causes(case, part)
+        side, step = first.sides[0], first.place.step
+        case = WrongEvaluation(self._spec, step, side, replicas, splits, *weights)
+        return evaluation_causes(case, part, seconds)
 
     def _check(self, recorded: Tensors, side: str, step: int) -> None:
         lacking = [name for name in evaluated_names(self._spec) if name not in recorded]

@@ -153,19 +153,17 @@ class ResumeRung:
             state = [f"forward/{each}" for each in self._state]
             names += state
             held |= {name: before[name] for name in state}
-        started = {name: first[f"initial/{name}"] for name in names}
+        started = {n: first[f"initial/{n}"] for n in names if f"initial/{n}" in first}
         sides = "the checkpoint", f"{run.loader} resumed"
         found = first_difference(held, started, sides, run.step, names)
         if found is None:
             return None
         tensor = found.place.tensor
-        wrong, initial = started[tensor], initial_snapshot(self._spec).get(tensor)
-        if initial is not None and np.array_equal(initial, wrong):
-            found = replace(found, made=f"{sides[1]} has the initial value there")
-        for name in names if wrong.any() else []:
-            if name != tensor and np.array_equal(held[name], wrong):
-                found = replace(found, made=f"{sides[1]} has {name} there")
-        count = sum(not np.array_equal(held[name], started[name]) for name in names)
+        if tensor in started:
+            made = self._made(tensor, started[tensor], held) or found.made
+            found = replace(found, made=made.format(b=sides[1]))
+        equal = [n for n in names if n in started and np.array_equal(held[n], started[n])]
+        count = len(names) - len(equal)
         note = (
             f"{run.loader} does not start from what {_checkpoint(run)} holds: "
             f"{counted(count, 'tensor')} of {len(names)} differ{'s' if count == 1 else ''}"
@@ -173,6 +171,15 @@ class ResumeRung:
         if run.saver == run.loader:
             note += "; what is in the file is right"
         return replace(found, check="resume", within=run.loader, note=note)
+
+    def _made(self, tensor: str, wrong: np.ndarray, held: Tensors) -> str:
+        """Return what else of the checkpoint a wrong tensor is, or its initial value; or ""."""
+        for name, array in held.items() if wrong.any() else []:
+            if name != tensor and np.array_equal(array, wrong):
+                return f"{{b}} has {name} there"
+        initial = initial_snapshot(self._spec).get(tensor)
+        is_initial = initial is not None and np.array_equal(initial, wrong)
+        return "{b} has the initial value there" if is_initial else ""
 
     def _compare_own(self, run: Resumed, steps: list[int]) -> Mismatch | None:
         sides = self._sides(run)

@@ -137,7 +137,7 @@ class RunComparison(StepComparison):
         self._known = IntendedDifferences(self.sides)
         self._oracles = OracleSteps(self._expected, self.sides, self._known)
         self._one_step = self._oracles.one_step
-        self._seeks_causes = cause_seconds > 0
+        self._cause_seconds = cause_seconds
         self._causes = RunCauses(
             self._expected, self.names, self._one_step, self.sides, cause_seconds
         )
@@ -269,13 +269,13 @@ class RunComparison(StepComparison):
     def _explain_check(self, now: _Step) -> None:
         """Find how what a check found wrong is made, and of an evaluation its cause."""
         found, tried = list[Confirmed](), list[str]()
-        for wrong in self.mismatches if self._seeks_causes else ():
+        for wrong in self.mismatches if self._cause_seconds else ():
             side = wrong.sides[0]
             if wrong.check == "evaluation" and side in self.sides:
                 recorded = now.tensors[side]
                 before = self._one_step.start(side, recorded).snapshot
-                given = wrong, now.number, recorded, before, self.sides[side].replicas
-                causes, names = EvaluationRung(self.spec).causes(*given)
+                given = wrong, recorded, before, self.sides[side].replicas
+                causes, names = EvaluationRung(self.spec).causes(*given, self._cause_seconds)
                 found, tried = [*found, *causes], tried or names
         self._of_mismatch["explanations"] = explained(self.mismatches)
         self._of_mismatch |= {"confirmed": found, "causes_tried": tried or None}
@@ -354,7 +354,7 @@ class RunComparison(StepComparison):
         if not self.mismatches or (evidence and departing_sides(self.mismatches)):
             exact = now.expected[ONE_STEP]
             found = self._causes.add(now.number, now.tensors, now.inputs, exact, evidence)
-            tried = sorted(self._causes.tried) if self._seeks_causes and evidence else None
+            tried = sorted(self._causes.tried) if self._cause_seconds and evidence else None
             self._of_mismatch |= {"confirmed": found, "causes_tried": tried}
 
     def _judged_pairs(self) -> list[tuple[str, str]]:

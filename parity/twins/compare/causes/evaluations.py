@@ -5,6 +5,7 @@ side's weights the oracle computes these anew with one mistake at a time. A mist
 if what was wrong first is then right, in the validation text and in the test text.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -78,22 +79,28 @@ class WrongEvaluation:
         return np.array([getattr(each, name) for each in self.splits[split].inputs])
 
 
-def evaluation_causes(case: WrongEvaluation, part: str) -> tuple[list[Confirmed], list[str]]:
+def evaluation_causes(
+    case: WrongEvaluation, part: str, seconds: float
+) -> tuple[list[Confirmed], list[str]]:
     """Return the mistakes that reproduce what is wrong, and all that were tried.
 
     Args:
       part: what is wrong: "tokens_per_batch", "losses" or "perplexity".
+      seconds: how long it may take.
     """
-    mistakes = dict(_MISTAKES[part](case))
-    found = []
-    for sentence, mistake in mistakes.items():
+    last = time.monotonic() + seconds
+    found, tried = list[Confirmed](), list[str]()
+    for sentence, mistake in _MISTAKES[part](case):
+        if time.monotonic() > last:
+            break
+        tried.append(sentence)
         apart = [_apart(case, part, split, mistake) for split in SPLITS]
         known = [each for each in apart if each is not None]
         if len(known) == len(apart):
             faults = (_FAULTS[sentence],) if sentence in _FAULTS else ()
             given = sentence, sentence, faults, max(known), (case.side,), (case.step,)
             found.append(Confirmed(*given))
-    return found, [*mistakes]
+    return found, tried
 
 
 def _apart(case: WrongEvaluation, part: str, split: str, mistake: Mistake) -> float | None:
@@ -153,7 +160,8 @@ def _of_losses(case: WrongEvaluation) -> Iterator[tuple[str, Mistake]]:
             return evaluation_losses(spec, case.weights, inputs)[-1 - len(rest) :]
 
         yield "a test text that goes on in the state of the other text", going_on
-    if spec.model.keep < 1:
+    keep_probability = getattr(spec.model, "keep", 1.0)
+    if keep_probability < 1:
 
         def masks(each: StepInputs) -> dict[str, np.ndarray]:
             return dropout_masks(spec, case.step, each.batch)
@@ -164,8 +172,8 @@ def _of_losses(case: WrongEvaluation) -> Iterator[tuple[str, Mistake]]:
 
         by_keep = "activations multiplied by dropout's keep probability"
         for sentence, keep in (
-            (by_keep, spec.model.keep),
-            (f"{by_keep}, in float32", float(np.float32(spec.model.keep))),
+            (by_keep, keep_probability),
+            (f"{by_keep}, in float32", float(np.float32(keep_probability))),
         ):
             yield sentence, partial(changed, change=partial(scaled, keep=keep))
         yield (

@@ -416,7 +416,7 @@ def _gradients(case: WrongStep) -> Iterator[Suspect]:
             faults="sent-back-twice",
         )
         yield from _means(case, wrong)
-    for states, places in _STATES[case.cell].items():
+    for states, places in _STATES.get(case.cell, {}).items():
         yield suspect(
             f"no gradient through {states} from a time step to the one before",
             cut_in_time(places),

@@ -82,6 +82,7 @@ def verdict_values(
             "nearest_to_loss": None,
             "is_every_gradient": False,
             "confirmed": [],
+            "causes_tried": None,
             "explained": [each.to_json() for each in verdict.explanations],
             "rounded_to": None,
             "story": describe_mismatch(first, {}, verdict.dtype),

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from parity.base.errors import DEFECT_STATUS, UsageError
+from parity.base.errors import DEFECT_STATUS, RankLost, UsageError
 from parity.base.machine import usable_cores
 from parity.base.progress import be_quiet, say
 from parity.twins.cli.options import TrainOptions
@@ -25,6 +25,8 @@ from parity.twins.spec.fields import flag
 from parity.twins.spec.strategies import StrategyEntry
 
 _MOST = 8
+# gloo's own limit, of 30 s, which no rank that is lost need be the reason for
+_LEFT_ALONE = "] TIMEOUT self_rank"
 
 
 @contextmanager
@@ -91,6 +93,10 @@ def process_group(
         if status is None:  # an engine's error: another rank may be the reason
             group.await_verdict()
             message, status = f"{type(error).__name__}: {error}", DEFECT_STATUS
+            if _LEFT_ALONE in message:
+                lost = RankLost(f"rank {group.rank} waited in vain for another: {error}")
+                group.fail(str(lost), lost.exit_status)
+                raise lost from None
         group.fail(message, status)
         raise
 

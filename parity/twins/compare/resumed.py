@@ -160,8 +160,8 @@ class ResumeRung:
             return None
         tensor = found.place.tensor
         if tensor in started:
-            made = self._made(tensor, started[tensor], held) or found.made
-            found = replace(found, made=made.format(b=sides[1]))
+            what = self._stands_there(tensor, started[tensor], held)
+            found = replace(found, made=f"{sides[1]} has {what} there" if what else found.made)
         equal = [n for n in names if n in started and np.array_equal(held[n], started[n])]
         count = len(names) - len(equal)
         note = (
@@ -172,14 +172,14 @@ class ResumeRung:
             note += "; what is in the file is right"
         return replace(found, check="resume", within=run.loader, note=note)
 
-    def _made(self, tensor: str, wrong: np.ndarray, held: Tensors) -> str:
+    def _stands_there(self, tensor: str, wrong: np.ndarray, held: Tensors) -> str:
         """Return what else of the checkpoint a wrong tensor is, or its initial value; or ""."""
         for name, array in held.items() if wrong.any() else []:
             if name != tensor and np.array_equal(array, wrong):
-                return f"{{b}} has {name} there"
+                return name
         initial = initial_snapshot(self._spec).get(tensor)
         is_initial = initial is not None and np.array_equal(initial, wrong)
-        return "{b} has the initial value there" if is_initial else ""
+        return "the initial value" if is_initial else ""
 
     def _compare_own(self, run: Resumed, steps: list[int]) -> Mismatch | None:
         sides = self._sides(run)

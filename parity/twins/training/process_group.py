@@ -25,7 +25,7 @@ from parity.twins.spec.fields import flag
 from parity.twins.spec.strategies import StrategyEntry
 
 _MOST = 8
-# gloo's own limit, of 30 s, which no rank that is lost need be the reason for
+# what gloo raises when it gives up after 30 s, although every rank may be alive
 _LEFT_ALONE = "] TIMEOUT self_rank"
 
 

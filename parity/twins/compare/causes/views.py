@@ -399,16 +399,9 @@ def cut_in_time(places: Sequence[int]) -> Replacements:
     """
 
     @wraps(masked_step_backward)
-    def backward(
-        cell: str,
-        d_output: np.ndarray,
-        d_state: State,
-        saved: Any,
-        u: np.ndarray,
-        on: np.ndarray,
-    ) -> Any:
-        call = original(masked_step_backward)
-        d_a, d_u, before = call(cell, d_output, d_state, saved, u, on)
+    def backward(*given: Any) -> Any:
+        d_a, d_u, before = original(masked_step_backward)(*given)
+        on = given[-1]
         cut = (np.where(on, 0, d) if k in places else d for k, d in enumerate(before))
         return d_a, d_u, tuple(cut)
 

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import assert_one_line
+from oracle_side import header, recorded_steps, small_spec, write_trace
 from test_align import ROOT, end, run, start
 
 from parity import Recorder
@@ -66,6 +67,14 @@ def test_both_of_two_mistakes_are_found_at_once(original, tmp_path, port, capsys
     )
     assert sorted(each.split(": ")[1] for each in shown[:-1]) == sorted(WRONG)
     assert shown[-1].startswith("step 0, each module on its own: 5 wrong; ")
+
+
+def test_what_no_watch_has_recorded_is_refused(tmp_path, capsys):
+    spec = small_spec()
+    write_trace(tmp_path / "a", header(spec, "paddle"), recorded_steps(spec, 1))
+    words = ["localise", tmp_path / "a", tmp_path / "a", "--", "true"]
+    said = assert_one_line(main(parity, list(map(str, words))), capsys.readouterr().err)
+    assert "was recorded by a train.py of this project; allowed: watched trainings" in said
 
 
 @pytest.mark.parametrize("packages", [("jax", "flax"), ("keras", "jax"), ("keras", "torch")])

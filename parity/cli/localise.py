@@ -45,6 +45,13 @@ def localise(
         values, or the command fails.
     """
 
+    for trace in traces:
+        if not trace.of_recorder:
+            raise UsageError(
+                f"{trace.folder}: was recorded by a train.py of this project; allowed: watched "
+                "trainings"
+            )
+
     def compared(traces: Sequence[Trace], steps: range | None = None) -> PairVerdict:
         parts, _ = chosen(_views(traces, mapping), Choice(steps=steps))
         return compare_pair(parts, tolerances, measured=bounds)

@@ -143,6 +143,12 @@ def act(group, mode: str) -> None:
             "[/paddle/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:83] TIMEOUT "
             "self_rank = none pair_rank = -1 peer_str = none"
         )
+    if mode == "left alone by gRPC":  # as `tf.errors.InternalError` says it, among more lines
+        raise RuntimeError(
+            "2 root error(s) found.\n  (0) INTERNAL: Unable to parse request\n:UNKNOWN:Error "
+            'received from peer  {grpc_status:13, grpc_message:"Unable to parse request"}\n'
+            "  (1) CANCELLED: RecvFromRemoteAsync is cancelled."
+        )
     if mode == "tells its network":
         if group.rank == 0:
             print(str(Path("/proc/self/ns/net").readlink()), os.environ["PARITY_MEETING"])

@@ -96,6 +96,11 @@ def test_processes_that_serve_meet_take_no_part_and_end_with_the_ranks():
             r"rank \d (\(.*\): rank \d )?waited in vain for another: .* TIMEOUT .*",
         ),
         (
+            "left alone by gRPC",
+            4,
+            r"rank \d (\(.*\): rank \d )?waited in vain for another: .*\"Unable to parse .*",
+        ),
+        (
             "another seed",
             2,
             r"rank 2 \(.*, process \d+\) has another seed than rank 0: 2 there, 1 here; "

@@ -131,9 +131,11 @@ def test_strangers_do_not_change_a_training(framework, entry, text, cache, tmp_p
         file = tmp_path / "hosts.toml"
         file.write_text(f'[[host]]\naddress = "{two_hosts.ADDRESSES[0]}"\nranks = 2\n')
         there = Strangers([(two.names[1], two_hosts.ADDRESSES[0])])
-        more = ["--stall-seconds=6"] if strategy in OF_GLOO else []
+        more = ["--stall-seconds=6"] if strategy in OF_GLOO else ["--max-restarts=1"]
         said, visited = train("open", two.names[0], there.come, f"--hosts={file}", *more)
         reached = there.leave()
+    # what TensorFlow's engine does to itself, once in many trainings, is no stranger's doing
+    assert "starting again" not in said or '"Unable to parse request"' in said
     assert any(reached.values()), (reached, there.refused)
     (line,) = [each for each in said.splitlines() if each.startswith("warning: ")]
     at = {int(port) for port in re.findall(r":(\d+)", line)}

@@ -1,6 +1,7 @@
 """Makes the group of processes that a training runs in."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,8 +26,9 @@ from parity.twins.spec.fields import flag
 from parity.twins.spec.strategies import StrategyEntry
 
 _MOST = 8
-# what gloo raises when it gives up after 30 s, although every rank may be alive
-_LEFT_ALONE = "] TIMEOUT self_rank"
+# what engines raise although every rank may be alive: gloo when it gives up after 30 s, and
+# TensorFlow when, once in many trainings, its server does not understand its client
+_CUT_OFF = re.compile(r".*(\] TIMEOUT self_rank|\"Unable to parse request\").*")
 
 
 @contextmanager
@@ -93,8 +95,8 @@ def process_group(
         if status is None:  # an engine's error: another rank may be the reason
             group.await_verdict()
             message, status = f"{type(error).__name__}: {error}", DEFECT_STATUS
-            if _LEFT_ALONE in message:
-                lost = RankLost(f"rank {group.rank} waited in vain for another: {error}")
+            if (said := _CUT_OFF.search(message)) is not None:
+                lost = RankLost(f"rank {group.rank} waited in vain for another: {said[0]}")
                 group.fail(str(lost), lost.exit_status)
                 raise lost from None
         group.fail(message, status)

@@ -212,7 +212,7 @@ def check_shapes(
     for name in names:
         if name in shapes:
             _check_shape(tensors, name, shapes[name], where)
-        if name in tensors and elements_held(tensors[name]) != elements_of(name):
+        if name in tensors and elements_held(tensors[name].dtype) != elements_of(name):
             seen = f"{name} is of type {tensors[name].dtype}"
             raise UsageError(f"{where}: {seen}; allowed: {elements_of(name)}")
     sizes = axis_sizes(spec, tensors)

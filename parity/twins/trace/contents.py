@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 
 import numpy as np
 
@@ -64,15 +65,17 @@ def tensor_names(spec: Spec, *, asynchronous: bool = False) -> list[str]:
     ]
 
 
+@cache
 def elements_of(name: str) -> str:
     """Return what a tensor's elements are: "booleans", "integers" or "floating point"."""
     return next(what for pattern, what in _ELEMENTS.items() if fnmatchcase(name, pattern))
 
 
-def elements_held(array: np.ndarray) -> str:
-    """Return what an array's elements are, as `elements_of`; else the name of its type."""
-    known = (what for kind, what in _DTYPES.items() if np.issubdtype(array.dtype, kind))
-    return next(known, str(array.dtype))
+@cache
+def elements_held(dtype: np.dtype) -> str:
+    """Return what elements of a type are, as `elements_of`; else the type's name."""
+    known = (what for kind, what in _DTYPES.items() if np.issubdtype(dtype, kind))
+    return next(known, str(dtype))
 
 
 def axis_sizes(spec: Spec, tensors: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -3,10 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-import click
 import pytest
 import yaml
-from conftest import FOLDERS, ONE_FRAMEWORK, assert_one_line, ended, flags, start
+from conftest import ONE_FRAMEWORK, assert_one_line, ended, flags, start
+from test_cli import TRAINERS, parsed
 
 from parity.base.errors import UsageError
 from parity.base.files import CONFIG
@@ -14,37 +14,12 @@ from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.trace.reader import Trace
 from parity.trace.writer import Writer
-from parity.twins.cli.command_line import command_options, spec_from, spec_options, take_options
-from parity.twins.cli.config import (
-    config_options,
-    config_text,
-    errors_name_config,
-)
+from parity.twins.cli.config import config_text
 from parity.twins.cli.options import RunOptions, TrainOptions
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import preset
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.training.checkpoint import newest_checkpoint
-
-TRAINERS = {name: f"{folder}/train.py" for name, folder in FOLDERS.items()}
-
-
-def parsed(*words, cls=TrainOptions, left_out=()):
-    """Return the spec and the options that a command line makes, or its status."""
-    found = []
-
-    @click.command()
-    @config_options
-    @command_options(cls)
-    @spec_options(*left_out)
-    def command(print_config, **values):
-        with errors_name_config():
-            options = take_options(cls, values)
-            found.append((spec_from(options.network, options.preset, values), options))
-        return 0
-
-    status = main(command, list(map(str, words)))
-    return found[0] if found else status
 
 
 @pytest.fixture
@@ -190,10 +165,7 @@ WRONG = {
 @pytest.mark.parametrize("content", WRONG, ids=lambda content: repr(content[:20]))
 def test_what_is_wrong_is_one_line_with_file_and_key(config, capsys, content):
     path = config(content)
-    assert parsed("--config", path) == 2
-    out, errors = capsys.readouterr()
-    line = assert_one_line(2, errors)
-    assert out == ""
+    line = assert_one_line(parsed("--config", path), capsys.readouterr().err)
     between = "" if WRONG[content].startswith(":") else ", "
     assert line.startswith(f"error: {path}{between}{WRONG[content]}"), line
     assert len(line) < 300 + len(str(path))

@@ -5,6 +5,7 @@ import json
 import ml_dtypes
 import numpy as np
 import pytest
+from conftest import assert_one_line
 
 from parity import Recorder, Rename, Tolerance, Trace, assert_match
 from parity.align.kinds import Part
@@ -43,6 +44,13 @@ def record(folder, change=None, tensors=None, **options):
 
 def judged(report):
     return report["by_statistics"]
+
+
+def map_of(folder, name, first, second):
+    """Write a map of one unit with one weight; return its path."""
+    row = Row(("m", "n"), "Linear", True, "", {name: (first, second)})
+    write(NameMapping(("a", "b"), [row], {}, ((), ())), folder / "map.yaml")
+    return folder / "map.yaml"
 
 
 def changed(name, place, by):
@@ -142,19 +150,16 @@ def test_layouts_of_a_map_are_applied_to_what_was_reduced(tmp_path, details, lay
     """A whole tensor is brought into the layout in which the other one was reduced."""
     whole = tensors_of()["weight/a"]
     shared = Rename("a", *layout).layout.apply([whole])
-    row = Row(
-        ("m", "n"), "Linear", True, "", {"a": (Part(("w",), tuple(layout)), Part(("a",)))}
-    )
-    write(NameMapping(("a", "b"), [row], {}, ((), ())), tmp_path / "map.yaml")
+    mapping = map_of(tmp_path, "a", Part(("w",), tuple(layout)), Part(("a",)))
     a = record(tmp_path / "a", tensors={"weight/w": whole}, tolerances=None, detail=details[0])
     for wrong in (False, True):
         other = {"weight/a": shared + wrong * 1.0}
         b = record(tmp_path / "b", tensors=other, tolerances=None, detail=details[1])
         if wrong:
             with pytest.raises(AssertionError, match="mismatch in weight/a, step 0"):
-                assert_match(a, b, mapping=tmp_path / "map.yaml")
+                assert_match(a, b, mapping=mapping)
         else:
-            assert judged(assert_match(a, b, mapping=tmp_path / "map.yaml")) == {"weight/a": by}
+            assert judged(assert_match(a, b, mapping=mapping)) == {"weight/a": by}
 
 
 @pytest.mark.parametrize(
@@ -165,20 +170,17 @@ def test_layouts_of_a_map_are_applied_to_what_was_reduced(tmp_path, details, lay
 def test_several_tensors_that_a_map_makes_one(tmp_path, layout, says, other):
     q, k = tensors_of()["weight/a"], tensors_of()["forward/a"]
     shared = Rename("qk", layout).layout.apply([q, k])
-    row = Row(
-        ("m", "n"), "Linear", True, "", {"qk": (Part(("q", "k"), (layout,)), Part(("qk",)))}
-    )
-    write(NameMapping(("a", "b"), [row], {}, ((), ())), tmp_path / "map.yaml")
+    mapping = map_of(tmp_path, "qk", Part(("q", "k"), (layout,)), Part(("qk",)))
     values = {"tolerances": None}
     parts = {"weight/q": q, "weight/k": k}
     a = record(tmp_path / "a", tensors=parts, detail={"*/k": "statistics"}, **values)
     b = record(tmp_path / "b", tensors={"weight/qk": shared}, detail=other, **values)
     if says:
         with pytest.raises(AssertionError) as error:
-            assert_match(a, b, mapping=tmp_path / "map.yaml")
+            assert_match(a, b, mapping=mapping)
         assert says in " ".join(str(error.value).split())
     else:
-        by = judged(assert_match(a, b, mapping=tmp_path / "map.yaml"))
+        by = judged(assert_match(a, b, mapping=mapping))
         assert by == {"weight/qk": "equal checksums" if other == "full" else "statistics"}
 
 
@@ -273,19 +275,8 @@ def test_complex_numbers_are_compared_in_both_parts(tmp_path, dtype):
 
 
 def test_weights_are_carried_over_only_if_they_are_whole(tmp_path, capsys):
-    row = Row(("m", "n"), "Linear", True, "", {"a": (Part(("a",)), Part(("a",)))})
-    write(NameMapping(("a", "b"), [row], {}, ((), ())), tmp_path / "map.yaml")
+    mapping = map_of(tmp_path, "a", Part(("a",)), Part(("a",)))
     tensors = {"initial/a": np.ones(3)}
     a = record(tmp_path / "a", tensors=tensors, tolerances=None, detail="statistics")
-    command = [
-        "weights",
-        str(a),
-        "--map",
-        str(tmp_path / "map.yaml"),
-        "-o",
-        str(tmp_path / "w"),
-    ]
-    assert main(parity, command) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "the step lacks 'initial/a'" in told
+    status = main(parity, ["weights", str(a), "--map", str(mapping), "-o", str(tmp_path / "w")])
+    assert "the step lacks 'initial/a'" in assert_one_line(status, capsys.readouterr().err)

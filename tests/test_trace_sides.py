@@ -80,9 +80,21 @@ def test_sides_that_are_alike_are_told_apart_by_their_folders():
         labels_of([PADDLE, PADDLE])
 
 
+def asynchronous(side, schedule, replicas=2):
+    return replace(
+        side,
+        strategy="asynchronous",
+        settings=StrategySettings(schedule=schedule),
+        replicas=replicas,
+        synchronous=False,
+    )
+
+
 ONE = [replace(side, replicas=1) for side in (PADDLE, TENSORFLOW)]
 PLAIN = [replace(side, kernels="plain") for side in (PADDLE, TENSORFLOW)]
 THIRD = replace(TENSORFLOW, strategy="third")
+BY_SCHEDULE = [asynchronous(side, "1") for side in (PADDLE, TENSORFLOW)]
+FREE = [asynchronous(side, "free") for side in (PADDLE, TENSORFLOW)]
 COMPARED = {
     "frameworks at the same number of replicas": (
         [*ONE, PADDLE, TENSORFLOW],
@@ -101,6 +113,17 @@ COMPARED = {
         [(0, 1), (0, 2), (1, 3), (2, 3)],
     ),
     "two sides alone": ([PADDLE, replace(AVERAGED, replicas=5)], [(0, 1)]),
+    "asynchronous ones that keep to one schedule": (
+        [PADDLE, TENSORFLOW, *BY_SCHEDULE, asynchronous(TENSORFLOW, "2")],
+        [(0, 1), (2, 3)],
+    ),
+    "but not at several numbers of replicas": (
+        [*BY_SCHEDULE, *(replace(side, replicas=3) for side in BY_SCHEDULE)],
+        [(0, 1), (2, 3)],
+    ),
+    "nor where they run freely": ([PADDLE, TENSORFLOW, *FREE], [(0, 1)]),
+    "one worker with one replica": ([ONE[0], asynchronous(PADDLE, "free", 1)], [(0, 1)]),
+    "nor several workers": ([ONE[0], BY_SCHEDULE[0]], []),
 }
 
 
@@ -116,34 +139,3 @@ def test_an_asynchronous_side_takes_no_part_in_replica_invariance():
     assert pairs(*free, replace(TENSORFLOW, replicas=2)) == []
     mixed = [free[0], PADDLE, replace(PADDLE, replicas=3)]
     assert pairs(*mixed) == [(1, 2)], "the first synchronous one is what others are compared to"
-
-
-def asynchronous(side, schedule, replicas=2):
-    return replace(
-        side,
-        strategy="asynchronous",
-        settings=StrategySettings(schedule=schedule),
-        replicas=replicas,
-        synchronous=False,
-    )
-
-
-def test_asynchronous_sides_are_compared_where_they_keep_to_one_schedule():
-    paddle, tensorflow = (asynchronous(side, "1") for side in (PADDLE, TENSORFLOW))
-    assert pairs(paddle, tensorflow) == [(0, 1)]
-    assert pairs(paddle, replace(tensorflow, settings=StrategySettings(schedule="2"))) == []
-    assert pairs(PADDLE, TENSORFLOW, paddle, tensorflow) == [(0, 1), (2, 3)]
-    more = [replace(side, replicas=3) for side in (paddle, tensorflow)]
-    assert pairs(paddle, tensorflow, *more) == [(0, 1), (2, 3)]
-
-
-def test_asynchronous_sides_that_run_freely_are_compared_with_the_oracle_alone():
-    free = [asynchronous(side, "free") for side in (PADDLE, TENSORFLOW)]
-    assert pairs(*free) == []
-    assert pairs(PADDLE, TENSORFLOW, *free) == [(0, 1)]
-
-
-def test_one_asynchronous_worker_is_compared_with_one_synchronous_replica():
-    one, alone = replace(PADDLE, replicas=1), asynchronous(PADDLE, "free", 1)
-    assert pairs(one, alone) == [(0, 1)]
-    assert pairs(one, asynchronous(PADDLE, "1", 2)) == []

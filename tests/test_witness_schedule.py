@@ -1,4 +1,4 @@
-"""The schedule against published numbers typed in, and what the loop gives to every step.
+"""The schedule against what was published, and what the loop gives to every step.
 
 The learning rate, the state that is carried, the masks' step and the count of tokens are chosen
 by one training loop for both sides, and the oracle gets its rate from the same function.
@@ -13,25 +13,11 @@ from parity.twins.spec.step_arrays import StepResult
 from parity.twins.training.meter import Meter
 from parity.twins.training.train_steps import train_steps
 
-# Zaremba et al. 2014, section 4.1, and the configurations of TensorFlow's ptb_word_lm.py: the
-# number of epochs at rate 1, and the rates of those that follow, to five digits.
-SMALL = [1.0] * 4 + [
-    *(0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625, 0.001953125)
-]
-MEDIUM = [1.0] * 6 + [
-    *(0.8, 0.64, 0.512, 0.4096, 0.32768, 0.26214, 0.20972, 0.16777, 0.13422, 0.10737),
-    *(0.085899, 0.068719, 0.054976, 0.043980, 0.035184, 0.028147, 0.022518, 0.018014),
-    *(0.014412, 0.011529, 0.0092234, 0.0073787, 0.0059030, 0.0047224, 0.0037779),
-    *(0.0030223, 0.0024179, 0.0019343, 0.0015474, 0.0012379, 0.00099035, 0.00079228),
-    0.00063383,
-]
-LARGE = [1.0] * 14 + [
-    *(0.86957, 0.75614, 0.65752, 0.57175, 0.49718, 0.43233, 0.37594, 0.32690, 0.28426),
-    *(0.24718, 0.21494, 0.18691, 0.16253, 0.14133, 0.12289, 0.10686, 0.092926, 0.080805),
-    *(0.070265, 0.061100, 0.053131, 0.046201, 0.040174, 0.034934, 0.030378, 0.026415),
-    *(0.022970, 0.019974, 0.017369, 0.015103, 0.013133, 0.011420, 0.0099305, 0.0086352),
-    *(0.0075089, 0.0065295, 0.0056778, 0.0049372, 0.0042932, 0.0037332, 0.0032463),
-]
+# Zaremba et al. 2014, section 4.1: for 4 epochs at rate 1, then halved with each; for 6, then
+# divided by 1.25 (TensorFlow's ptb_word_lm.py); for 14, then divided by 1.15.
+SMALL = [1.0] * 4 + [0.5**k for k in range(1, 10)]
+MEDIUM = [1.0] * 6 + [1.25**-k for k in range(1, 34)]
+LARGE = [1.0] * 14 + [1.15**-k for k in range(1, 42)]
 TINY = [0.02, 0.02, 0.02, 0.008, 0.0032]
 PAIRS_START = [0.005] * 30 + [0.00465, 0.0043245, 0.0040218]
 PROOF_START = [2.0, 1.94, 1.8818, 1.8253, 1.7706]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from oracle_side import random_inputs, small_pairs_spec, small_spec
+from oracle_side import small_pairs_spec, small_spec
 from test_cli import other
 
 from parity.base.errors import UsageError
@@ -16,10 +16,6 @@ from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import Spec, TrainSpec, preset
 from parity.twins.spec.stages import layers_of, stages_of
-from parity.twins.spec.step_arrays import (
-    join_activations,
-    split_feeds,
-)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -35,6 +31,13 @@ def test_every_field_survives_being_stored(network):
     assert isinstance(back.model, NETWORKS[network].model)
     assert isinstance(back.text, NETWORKS[network].text)
     assert back.values() == values
+
+
+def test_a_spec_that_was_stored_before_train_lines_reads_the_whole_text():
+    spec = preset("seq2seq", "tiny")
+    values = spec.to_json()
+    del values["text"]["train_lines"]
+    assert Spec.from_json(values) == spec.replace(train_lines=0)
 
 
 def test_bounds_hold_at_their_edges():
@@ -98,7 +101,7 @@ def test_presets_are_the_published_ones():
     assert training.optimizer == "adam"
 
 
-# how a batch is shared among replicas and put together again, and its dropout masks
+# how many replicas there may be
 
 
 def test_too_few_rows_are_refused():
@@ -140,29 +143,6 @@ def test_paddle_runs_where_it_has_code_for_the_gpu(capability):
 def test_paddle_has_no_code_for_other_gpus(capability):
     major, minor = capability
     assert f"compute capability {major}.{minor}, which" in without_paddle(capability)
-
-
-def small_state(rows=5):
-    draw = np.random.default_rng(0)
-    return {"h": draw.random((rows, 2, 4)), "c": draw.random((rows, 2, 4))}
-
-
-def test_a_replica_of_empty_rows_alone_keeps_one_step():
-    """No framework runs a loop over no time at all."""
-    spec = small_spec()
-    feeds = split_feeds(spec, random_inputs(spec, [4, 2, 0, 0]), small_state(4), 2)
-    assert [feed["tokens"].shape for feed in feeds] == [(2, 4), (2, 1)]
-    assert feeds[1]["mask/lstm_0"].shape == (2, 1, 4)
-    assert [feed["scale"].tolist() for feed in feeds] == [[1 / 6], [0]]
-
-
-@pytest.mark.parametrize("stand_ins", [0, 1, 2])
-def test_what_stands_in_for_no_token_is_not_recorded(stand_ins):
-    spec = small_spec()
-    inputs = random_inputs(spec, [1, 2, 0, 0])
-    parts = {"token_loss": [np.array([0.5, 0.25, 0.125]), np.full(stand_ins, np.nan)]}
-    joined = join_activations(spec, parts, inputs)["forward/token_loss"]
-    assert joined.tolist() == [[0.5, 0, 0, 0], [0.25, 0.125, 0, 0], [0] * 4, [0] * 4]
 
 
 # how the layers of a network are divided among stages, and rows among micro-batches
@@ -214,6 +194,7 @@ def test_more_stages_than_layers_are_refused_in_one_line():
 
 def test_micro_batches_share_the_rows_of_their_replica():
     assert split_rows(10, 2, 4) == [2, 1, 1, 1, 2, 1, 1, 1]
+    assert split_rows(20, 3) == [7, 7, 6], "the first replicas have more"
     assert split_rows(7, 2, 2) == [2, 2, 2, 1]
     assert split_rows(3, 2, 4) == [1, 1, 0, 0, 1, 0, 0, 0]
     for rows in range(3, 20):

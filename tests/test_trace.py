@@ -59,7 +59,7 @@ def test_a_step_is_what_safetensors_itself_would_write(tmp_path):
         for kind in ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
     }
     tensors |= {"forward/é": np.ones((0, 3)), "loss/a": np.float32(3)}
-    tensors["forward/f4"] = tensors["forward/f4"].T
+    tensors["forward/f4"] = -tensors["forward/f4"].T
     writer = Writer(tmp_path / "trace", HEADER)
     writer.step(0, tensors)
     content = (tmp_path / "trace" / step_file(0)).read_bytes()

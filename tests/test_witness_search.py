@@ -10,7 +10,6 @@ import math
 import numpy as np
 import pytest
 
-from parity.base import special_tokens
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.hypotheses import length_penalty_of
 from parity.twins.decoding.token_by_token import greedy_search
@@ -54,19 +53,6 @@ def table(rows):
 
 def told(hypotheses):
     return [(each.tokens, each.finished) for each in hypotheses.ranked]
-
-
-def test_the_special_tokens_have_the_ids_that_files_and_networks_rely_on():
-    assert special_tokens.PAIR_SPECIAL == ("<pad>", "<go>", "<eos>", "<unk>")
-    ids = (
-        special_tokens.PAIR_PAD_ID,
-        special_tokens.PAIR_GO_ID,
-        special_tokens.PAIR_EOS_ID,
-        special_tokens.PAIR_UNKNOWN_ID,
-    )
-    assert ids == (0, 1, 2, 3)
-    assert special_tokens.TEXT_SPECIAL == ("<unk>", "<eos>")
-    assert (special_tokens.TEXT_UNKNOWN_ID, special_tokens.TEXT_EOS_ID) == (0, 1)
 
 
 @pytest.mark.parametrize(

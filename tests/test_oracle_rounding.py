@@ -13,7 +13,6 @@ from parity.twins.oracle import run_parallel as threads
 from parity.twins.oracle.perturbation import (
     UNIT,
     RoundingNoise,
-    _row_after_row,
     perturbation,
     product,
     summed,
@@ -93,18 +92,6 @@ def test_a_gradient_may_lack_each_term_that_a_processor_flushes_to_zero():
     assert verdict.matches, verdict.mismatches
 
 
-def test_runs_that_are_added_give_what_all_give_at_once():
-    spec = spec_of("float64", 1)
-    (recorded,) = recorded_steps(spec, 1)
-    _, rounding = judged(spec, [recorded])
-    assert rounding.runs == 2
-    assert rounding.refine("loss/global")
-    added = dict(rounding._measured)
-    rounding._squares, rounding.runs = {}, 0
-    assert rounding.refine("loss/global")
-    assert rounding._measured == added
-
-
 @pytest.mark.parametrize("axis", [0, 1, 2, (0, 1), (0, 1, 2), None, -1])
 def test_every_order_of_a_sum_gives_its_value(axis):
     array = np.random.default_rng(3).normal(size=(5, 4, 3)).astype(np.float32)
@@ -124,20 +111,6 @@ def test_every_order_of_a_sum_gives_its_value(axis):
     )
 
 
-def test_a_sum_in_sequence_is_not_taken_in_blocks():
-    """NumPy sums along the last axis in blocks, which errs less than an engine may."""
-    array = np.full((1, 40_000), 0.1, np.float32)
-    exact = array.sum(axis=1, dtype=np.float64)
-
-    def error(total):
-        return abs(total / exact - 1) / UNIT["float32"]
-
-    assert error(array.sum(axis=1)) < 10
-    for run in range(8):
-        with perturbation(RoundingNoise(run)):
-            assert error(summed(array, axis=1)) > 100
-
-
 @pytest.mark.parametrize(("words", "width"), [(80, 4), (680, 4), (680, 64), (10_000, 16)])
 def test_a_product_errs_like_one_that_is_summed_term_by_term(words, width):
     """Its rows are a gradient's: one word is near -1, the others are near 1 / words."""
@@ -154,14 +127,6 @@ def test_a_product_errs_like_one_that_is_summed_term_by_term(words, width):
     with perturbation(RoundingNoise(0)):
         assert 0.8 < error(product(d_logits, kernel)) / in_sequence < 1.6
     assert np.array_equal(product(d_logits, kernel), d_logits @ kernel)
-
-
-@pytest.mark.parametrize("shape", [(1, 3), (700, 1), (10_000, 13), (3_000, 43), (8, 9_000)])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_the_sums_of_columns_have_the_bits_of_one_row_after_another(shape, order):
-    terms = np.random.default_rng(7).normal(size=shape).astype(np.float32).copy(order)
-    for each in (terms, terms[::-1]):
-        assert _row_after_row(each).tobytes() == np.cumsum(each, axis=0)[-1].tobytes()
 
 
 class SoftmaxOf:
@@ -260,17 +225,6 @@ def test_confident_rows_that_err_alike_by_chance_are_no_mismatch(seed):
     assert 0.3 < used < 0.8
 
 
-def test_a_sum_in_float64_errs_as_one_in_float64_does():
-    """In proportion: a float32 sum would lose all the small terms."""
-    array = np.random.default_rng(0).uniform(0, 1e-9, (1, 700)).astype(np.float32)
-    array[0, 0] = 1
-    exact, errors = array.sum(dtype=np.float64), []
-    for run in range(32):
-        with perturbation(RoundingNoise(run, "float64")):
-            errors.append((summed(array, axis=1) - exact).item() / UNIT["float32"])
-    assert 5 < np.sqrt(np.mean(np.square(errors))) < 50
-
-
 # independent pieces of work on all cores at once
 
 
@@ -295,17 +249,3 @@ def test_results_come_in_order_and_no_core_is_idle_while_there_are_calls(
     assert run_parallel([lambda k=k: meet(k) for k in range(calls)]) == list(range(calls))
     assert max(most) == running
     assert run_parallel([]) == []
-
-
-def test_the_first_error_in_order_is_raised():
-    def fail(error):
-        raise error
-
-    with pytest.raises(ValueError, match="first"):
-        run_parallel(
-            [
-                lambda: 1,
-                lambda: fail(ValueError("first")),
-                lambda: fail(KeyError("second")),
-            ]
-        )

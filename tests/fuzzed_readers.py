@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from oracle_side import recorded_steps, small_spec, write_trace
+from oracle_side import header, recorded_steps, small_spec, write_trace
 from safetensors import safe_open
 from safetensors.numpy import load, save
 
@@ -143,12 +143,7 @@ class OpenReader:
 
 
 def _write_trace(folder: Path) -> None:
-    side = TrainedSide("paddle", "parallel-executor", 2, "fast")
-    header = {
-        **side.to_json(),
-        **{"spec": SPEC.to_json(), "corpus": "a" * 64, "batches_per_epoch": 4, "versions": {}},
-    }
-    write_trace(folder / "trace", header, recorded_steps(SPEC, 2))
+    write_trace(folder / "trace", header(SPEC, "paddle"), recorded_steps(SPEC, 2))
 
 
 def _write_watched(folder: Path) -> None:

@@ -14,7 +14,6 @@ import two_hosts
 import yaml
 from conftest import COLLECTIVE, flags
 from test_docs import check_command, check_script
-from test_setup import LOCK
 
 from parity.twins.processes.launcher_variables import membership
 from parity.twins.training.loss_table import read_losses
@@ -183,17 +182,3 @@ def test_images_are_made_of_files_that_there_are():
             check_command(words[:3])
         elif kind == "CMD":
             check_command(json.loads(rest))
-
-
-@pytest.mark.parametrize(
-    ("name", "pin"),
-    [("gpu", ("paddlepaddle-gpu", "2.6.2")), ("cuda11", ("nvidia-cudnn-cu11", "8.9.6.50"))],
-)
-def test_locks_of_gpus_add_to_the_other_one(name, pin):
-    lock = (DEPLOY / f"requirements-{name}.lock").read_text(encoding="utf-8")
-    pins = re.findall(r"^([\w.-]+)==([^ ;]+)", lock, re.MULTILINE)
-    assert pin in pins
-    for package, _ in pins:
-        assert not re.search(rf"^{re.escape(package)}==", LOCK, re.MULTILINE), package
-    assert lock.count("--hash=sha256:") >= len(pins)
-    assert "://" not in lock

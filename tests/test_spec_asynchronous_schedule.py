@@ -94,6 +94,11 @@ def test_a_file_that_is_no_schedule_is_refused(listed, replaced, message):
         read_schedule(listed(replaced), 2)
 
 
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"missing\.jsonl': No such file"):
+        read_schedule(tmp_path / "missing.jsonl", 2)
+
+
 def test_a_schedule_of_other_workers_is_refused(listed):
     with pytest.raises(UsageError, match="allowed: all workers wait for each other"):
         # of three workers the third has no update

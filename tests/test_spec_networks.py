@@ -13,42 +13,8 @@ from parity.twins.launch.processes import ROOT
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.parameters import parameters, snapshot_shapes
-from parity.twins.spec.spec import preset
 from parity.twins.sweep.random_runs import DrawnText, draw
 from parity.twins.trace.contents import tensor_names
-
-ALL_PRESETS = [(network, name) for network in NETWORKS for name in NETWORKS[network].presets]
-
-
-@pytest.mark.parametrize(("network", "name"), ALL_PRESETS)
-def test_the_parts_of_a_table_fit_each_other(network, name):
-    """Of every preset: what the harness takes for granted when it reads a table."""
-    described, spec = NETWORKS[network], preset(network, name)
-    assert described.name == network
-    described = NETWORKS[network]
-    assert (described.model, described.text) == (type(spec.model), type(spec.text))
-    assert all(axes[0] == "batch" for axes in described.batch.values())
-    assert described.batch["targets"] == described.batch["tokens"] == ("batch", "time")
-    of_time = {axis for axes in described.batch.values() for axis in axes} - {"batch"}
-    assert set(described.lengths) == of_time
-    assert all(described.batch[lengths] == ("batch",) for lengths in described.lengths.values())
-    ids = set(described.batch) - set(described.lengths.values())
-    assert set(described.vocabularies) == ids
-    assert all(hasattr(spec.model, field) for field in described.vocabularies.values())
-    activations, masks = described.activations(spec.model), described.masks(spec.model)
-    assert list(activations)[-2:] == ["logits", "token_loss"]
-    for axes in [*activations.values(), *masks.values()]:
-        assert axes[0] == "batch"
-        assert all(isinstance(axis, int) or axis in of_time for axis in axes[1:])
-    # drawn and trimmed by their second axis, dropped out by their third
-    assert all(axes[1] in of_time and isinstance(axes[2], int) for axes in masks.values())
-    for each, shape in described.state(spec.model).items():
-        assert activations[each] == ("batch", *shape)
-    names = tensor_names(spec)
-    assert len(names) == len(set(names))
-    shapes = snapshot_shapes(spec)
-    assert {f"weight/{each.name}" for each in parameters(spec)} <= set(shapes)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

@@ -94,6 +94,7 @@ ONE = [replace(side, replicas=1) for side in (PADDLE, TENSORFLOW)]
 PLAIN = [replace(side, kernels="plain") for side in (PADDLE, TENSORFLOW)]
 THIRD = replace(TENSORFLOW, strategy="third")
 BY_SCHEDULE = [asynchronous(side, "1") for side in (PADDLE, TENSORFLOW)]
+UNSYNCHRONISED = [replace(PADDLE, synchronous=False, replicas=n) for n in (1, 2, 3)]
 FREE = [asynchronous(side, "free") for side in (PADDLE, TENSORFLOW)]
 COMPARED = {
     "frameworks at the same number of replicas": (
@@ -124,6 +125,11 @@ COMPARED = {
     "nor where they run freely": ([PADDLE, TENSORFLOW, *FREE], [(0, 1)]),
     "one worker with one replica": ([ONE[0], asynchronous(PADDLE, "free", 1)], [(0, 1)]),
     "nor several workers": ([ONE[0], BY_SCHEDULE[0]], []),
+    "none at several numbers of replicas": (UNSYNCHRONISED, []),
+    "the first synchronous one with others": (
+        [UNSYNCHRONISED[0], PADDLE, replace(PADDLE, replicas=3)],
+        [(1, 2)],
+    ),
 }
 
 
@@ -131,11 +137,3 @@ COMPARED = {
 def test_sides_are_compared(case):
     sides, expected = COMPARED[case]
     assert pairs(*sides) == expected
-
-
-def test_an_asynchronous_side_takes_no_part_in_replica_invariance():
-    free = [replace(PADDLE, synchronous=False, replicas=n) for n in (1, 2, 3)]
-    assert pairs(*free) == []
-    assert pairs(*free, replace(TENSORFLOW, replicas=2)) == []
-    mixed = [free[0], PADDLE, replace(PADDLE, replicas=3)]
-    assert pairs(*mixed) == [(1, 2)], "the first synchronous one is what others are compared to"

@@ -16,7 +16,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from conftest import run_python
+from conftest import run_python, start
 
 from parity.base import progress
 from parity.base.errors import UsageError
@@ -201,17 +201,15 @@ def holder(tmp_path):
     """Return a function that starts a process that holds a folder."""
     started = []
 
-    def start(folder, doing="pass"):
-        command = [sys.executable, "-c", HOLD.format(doing), str(folder)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        process = subprocess.Popen(
-            command, cwd=ROOT, text=True, start_new_session=True, **pipes
-        )
+    def hold(folder, doing="pass"):
+        pipes = {"stdin": subprocess.PIPE, "stderr": None}
+        words = ["-c", HOLD.format(doing), folder]
+        process = start(words, start_new_session=True, **pipes)
         started.append(process)
         assert process.stdout.readline() == "ready\n"
         return process
 
-    yield start
+    yield hold
     for process in started:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -301,19 +299,6 @@ def test_phases_off_a_terminal_are_lines_and_counters_show_in_them(monkeypatch, 
         "2 of 2, comparing: encoding, 25% of 4 bytes, fast; 1 s so far",
         "steps: step 1 of 1, alone",
     ]
-
-
-def test_bytes_are_told_as_a_share(monkeypatch, capsys):
-    clock = iter([0.0, 31.0, 31.0, 32.0, 33.0, 64.0, 64.0])
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    with ByteProgressBar("encoding", 4000) as counter:
-        counter.add(1000)
-        counter.add(500)
-        counter.add(500)
-        counter.add(1500)
-    assert capsys.readouterr().err == (
-        "encoding: 25% of 4,000 bytes, 93 s left\nencoding: 88% of 4,000 bytes, 9 s left\n"
-    )
 
 
 def on_a_terminal(code):

@@ -1,16 +1,14 @@
 """A cache: one of several processes makes it, and what is damaged is made anew."""
 
 import hashlib
-import random
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import wait_for
+from conftest import start, wait_for
 
 from data.cache import only_process
 from data.load import load_pair_text, load_stream_text
@@ -18,7 +16,6 @@ from data.segmenters import _frequencies, _jieba
 from parity.base.files import UNFINISHED
 from parity.twins.spec.spec import Spec, preset
 
-ROOT = Path(__file__).resolve().parent.parent
 # one of several processes encodes a text for a cache, and the others wait for it
 
 LINE = "a b c d e f g h i j\n"
@@ -41,7 +38,7 @@ print(corpus.content_hash, written() - before)
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
+def long_text(tmp_path_factory):
     """Return a folder of text that takes about a second to encode."""
     folder = tmp_path_factory.mktemp("text")
     for split, lines in (("train", 200_000), ("valid", 100), ("test", 100)):
@@ -50,14 +47,12 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture
-def load(text, tmp_path):
+def load(long_text, tmp_path):
     """Return a function that starts a process, which loads the text when it is told to."""
     started = []
 
     def run():
-        command = [sys.executable, "-c", LOAD, str(text), str(tmp_path / "cache")]
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
+        process = start(["-c", LOAD, long_text, tmp_path / "cache"], stdin=subprocess.PIPE)
         started.append(process)
         assert process.stdout.readline() == "ready\n"
         return process
@@ -82,23 +77,18 @@ def loaded(process) -> tuple[str, int, str]:
     return content_hash, int(written), errors
 
 
-def load_at_once(load) -> list[int]:
-    """Load the text in four processes at once; return how much each has written, sorted."""
-    processes = [load() for _ in range(4)]
-    for process in processes:
-        go(process)
-    found = [loaded(process) for process in processes]
-    assert len({content_hash for content_hash, *_ in found}) == 1
-    return sorted(written for _, written, _ in found)
-
-
 def cached_tokens(cache: Path) -> Path:
     (tokens,) = cache.glob("corpus-*/train.tokens")
     return tokens
 
 
 def test_of_processes_that_start_at_once_one_encodes(load, tmp_path):
-    *others, most = load_at_once(load)
+    processes = [load() for _ in range(4)]
+    for process in processes:
+        go(process)
+    found = [loaded(process) for process in processes]
+    assert len({content_hash for content_hash, *_ in found}) == 1
+    *others, most = sorted(written for _, written, _ in found)
     size = cached_tokens(tmp_path / "cache").stat().st_size
     assert size == 4 * 200_000 * 11
     assert max(others) < 10_000 < size < most
@@ -208,21 +198,6 @@ class Cached:
         return count
 
 
-@pytest.fixture
-def texts(tmp_path):
-    """Return folders of texts and of pairs, of 12 words."""
-    draw = random.Random(5)
-    line = lambda: " ".join(f"w{draw.randrange(12)}" for _ in range(draw.randint(2, 6)))  # noqa: E731
-    folders = [tmp_path / name for name in ("text", "pairs")]
-    for folder in folders:
-        folder.mkdir()
-    for split in SPLITS:
-        (folders[0] / f"{split}.txt").write_text("\n".join(line() for _ in range(12)) + "\n")
-        rows = "\n".join(f"{line()}\t{line()}" for _ in range(8))
-        (folders[1] / f"{split}.tsv").write_text(rows + "\n")
-    return folders
-
-
 STREAM = preset("language-model", "tiny").replace(batch_size=2, time=3, vocabulary_size=10)
 PAIRS = preset("seq2seq", "tiny").replace(
     batch_size=3, source_segmenter="spaces", target_segmenter="spaces"
@@ -231,20 +206,21 @@ KINDS = {"text": (STREAM, load_stream_text), "pairs": (PAIRS, load_pair_text)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_file_of_a_cache_damaged_in_every_way(kind, texts, tmp_path, capsys):
+def test_every_file_of_a_cache_damaged_in_every_way(kind, request, tmp_path, capsys):
     spec, load = KINDS[kind]
-    cached = Cached(tmp_path / "cache", spec, load, dict(zip(KINDS, texts, strict=True))[kind])
+    cached = Cached(tmp_path / "cache", spec, load, request.getfixturevalue(kind))
     assert cached.check(capsys, DAMAGES) > 30
 
 
-def test_a_folder_of_another_text_does_not_pass_for_it(texts, tmp_path, capsys):
+def test_a_folder_of_another_text_does_not_pass_for_it(text, tmp_path, capsys):
     """All its hashes hold, and every id is in range."""
-    cached = Cached(tmp_path / "cache", STREAM, load_stream_text, texts[0])
+    cached = Cached(tmp_path / "cache", STREAM, load_stream_text, text)
     (folder,) = cached.cache.glob("corpus-*")
-    text = texts[0] / "train.txt"
-    text.write_text("".join(reversed(text.read_text().splitlines(keepends=True))))
-    another = Cached(tmp_path / "another", STREAM, load_stream_text, texts[0])
-    text.write_text("".join(reversed(text.read_text().splitlines(keepends=True))))
+    reverse = tmp_path / "reverse"
+    shutil.copytree(text, reverse)
+    lines = (text / "train.txt").read_text().splitlines(keepends=True)
+    (reverse / "train.txt").write_text("".join(reversed(lines)))
+    another = Cached(tmp_path / "another", STREAM, load_stream_text, reverse)
     shutil.rmtree(folder)
     (copied,) = another.cache.glob("corpus-*")
     shutil.copytree(copied, folder)
@@ -255,8 +231,8 @@ def test_a_folder_of_another_text_does_not_pass_for_it(texts, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("place", ["file", "link"])
-def test_what_stands_in_the_place_of_a_folder_is_replaced(place, texts, tmp_path, capsys):
-    cached = Cached(tmp_path / "cache", STREAM, load_stream_text, texts[0])
+def test_what_stands_in_the_place_of_a_folder_is_replaced(place, text, tmp_path, capsys):
+    cached = Cached(tmp_path / "cache", STREAM, load_stream_text, text)
     (folder,) = cached.cache.glob("corpus-*")
     shutil.rmtree(folder)
     if place == "file":

@@ -46,16 +46,6 @@ def test_a_typed_question_is_cut_as_in_training(folder, cache, dictionary):
     assert ("网易杭研" in known or "杭研大厦" in known) == dictionary
 
 
-def test_answers_are_written_as_they_stood(folder, cache):
-    text = loaded(folder, cache)
-    words = load_words(text.vocabularies, folder, settings())
-    assert text.references("train") == [answer.replace(" ", "") for _, answer in PAIRS]
-    for reference in text.references("train"):
-        ids = words.target_vocabulary.encode_words(words.segmentation.segment_source(reference))
-        assert words.write(ids.tolist()) == text.write(ids.tolist()) == reference
-    assert words.write([]) == ""
-
-
 def test_the_lowest_possible_perplexity_is_of_the_whole_vocabulary_alone(cache):
     """Words that become `<unk>` are easier to predict than the words themselves."""
     values = preset("language-model", "tiny").values()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data.pair_batches import PairBatches, pad_sources
+from data.pair_batches import PairBatches
 from parity.base.errors import UsageError
 
 
@@ -54,13 +54,3 @@ def test_what_cannot_be_batched_is_refused():
         PairBatches(pairs, 6, 1)
     assert str(caught.value) == "pairs.tsv, train split: 5 pairs are less than one batch of 6"
     assert PairBatches(pairs, 6, 1, shuffle=False).smallest_batch == 5
-
-
-def test_questions_are_padded():
-    source, lengths = pad_sources([np.array([4, 5]), np.array([6])])
-    assert source.tolist() == [[4, 5], [6, 0]]
-    assert lengths.tolist() == [2, 1]
-    assert source.dtype == lengths.dtype == np.int64
-    for nothing in ([], [np.array([4]), np.array([], dtype=np.int32)]):
-        with pytest.raises(UsageError, match="at least one question is needed"):
-            pad_sources(nothing)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import run_python
+from test_data_text_file import peak_growth
 
-from data import encoded_pairs, pair_corpus
+from data import pair_corpus
 from data.pair_corpus import PairOptions, encode_source, load_pairs
 from data.pair_file import SPLITS
 from data.text_file import MAX_LINE
@@ -126,21 +126,14 @@ def test_earlier_turns_decide_no_split(tmp_path):
 
 def test_words_without_an_entry_are_counted_and_noted(tmp_path):
     corpus = load(tmp_path, some_lines())
-    assert corpus.train.source_unknown_share == corpus.train.target_unknown_share == 0
+    assert corpus.train.source_unknown_share == 0
     assert corpus.test.source_unknown_share == pytest.approx(1 / 3)
-    assert corpus.test.target_unknown_share == pytest.approx(1 / 3)
-    (note,) = [note for note in corpus.notes if "source words for test" in note]
-    assert note == (
-        f"{tmp_path / 'pairs.tsv'}: 33.3% of the source words for test are <unk> with a"
-        " vocabulary of 42; more than 20% teaches a model little: try more training text or"
-        " another --source-segmenter"
-    )
+    said = f"{tmp_path}/pairs.tsv: 33.3% of the source words for test are <unk> with a vocab"
+    assert any(note.startswith(said) for note in corpus.notes)
 
 
 def test_sizes_of_vocabularies(tmp_path):
-    corpus = load(tmp_path, some_lines(), source_vocabulary_size=6, target_vocabulary_size=7)
-    assert (len(corpus.source_vocabulary), len(corpus.target_vocabulary)) == (6, 7)
-    shared = load(tmp_path, None, share_vocabulary=True)
+    shared = load(tmp_path, some_lines(), share_vocabulary=True)
     assert shared.source_vocabulary.tokens == shared.target_vocabulary.tokens
     assert {"a0", "q0"} & set(shared.source_vocabulary.tokens)
     assert len(shared.source_vocabulary) == 4 + 2 + 36 + 36
@@ -150,34 +143,29 @@ def test_sizes_of_vocabularies(tmp_path):
     assert complaint == (
         "vocabulary sizes 9 and None: with a shared vocabulary both must be the same"
     )
-    for name in ("source_vocabulary_size", "target_vocabulary_size"):
-        complaint = complaint_of(load_from, Path("none"), tmp_path, **{name: 5})
-        assert complaint == (
-            "vocabulary size 5: at least 6 is needed, 4 special tokens and 2 words"
-        )
+    assert complaint_of(load_from, Path("none"), tmp_path, target_vocabulary_size=5) == (
+        "vocabulary size 5: at least 6 is needed, 4 special tokens and 2 words"
+    )
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("before", "line", "complaint"),
     [
-        ("one column", "1 column, 2 are needed, with a tab between"),
-        ("a\tb\tc\td", "4 columns, 2 are needed, with a tab between"),
-        ("a\tb\tc", "3 columns, but line 1 has 2: all must have as many"),
+        (3000, "one column", "1 column, 2 are needed, with a tab between"),
+        (3000, "a\tb\tc", "3 columns, but line 1 has 2: all must have as many"),
+        (
+            0,
+            "a\tb\tc\td",
+            "4 columns, 2 (question, answer) or 3 (and a remark) are needed, with a tab",
+        ),
     ],
 )
-def test_malformed_line_is_named(tmp_path, line, complaint):
-    lines = [*some_lines(3000), line]
-    assert complaint_of(load, tmp_path, lines) == f"{tmp_path / 'pairs.tsv'}:3001: {complaint}"
+def test_malformed_line_is_named(tmp_path, before, line, complaint):
+    lines = [*some_lines(before), line]
+    path = tmp_path / "pairs.tsv"
+    said = complaint_of(load, tmp_path, lines)
+    assert said.startswith(f"{path}:{before + 1}: {complaint}")
     assert [path.name for path in (tmp_path / "cache").iterdir()] == []
-
-
-@pytest.mark.parametrize("columns", [1, 4])
-def test_malformed_first_line_is_named(tmp_path, columns):
-    lines = ["", "\t".join("abcd"[:columns])]
-    assert complaint_of(load, tmp_path, lines) == (
-        f"{tmp_path / 'pairs.tsv'}:2: {columns} column{'s' * (columns > 1)}, 2 (question,"
-        " answer) or 3 (and a remark) are needed, with a tab between"
-    )
 
 
 EMPTY = ["\ta", "q\t", "q\t\u3000 ", "", " \t ", "\u3000\ta"]
@@ -260,11 +248,6 @@ def test_folder_that_is_split_already(tmp_path):
         f"{folder / 'valid.tsv'}: 1 pair with an empty side, on line 6, was dropped",
         f"{folder / 'test.tsv'}: 1 of 6 questions are in train.tsv too",
     )
-    assert corpus.train.name == str(folder / "train.tsv")
-    write(folder / "test.tsv", ["q\ta", "q"])
-    assert complaint_of(load_from, folder, tmp_path / "cache", **SPACES).startswith(
-        f"{folder / 'test.tsv'}:2: 1 column, 2 are needed"
-    )
 
 
 # The splits ----------------------------------------------------------------------------------
@@ -329,21 +312,6 @@ def test_damage_while_in_use_is_named(tmp_path):
     )
 
 
-def test_file_changed_while_it_is_read_is_refused(tmp_path, monkeypatch):
-    path = write(tmp_path / "pairs.tsv", some_lines())
-    read = encoded_pairs.read_pairs
-
-    def read_and_change(*arguments):
-        yield from read(*arguments)
-        write(path, some_lines(41))
-
-    monkeypatch.setattr(encoded_pairs, "read_pairs", read_and_change)
-    assert (
-        complaint_of(load, tmp_path, None) == f"{path}: this file was changed while it was read"
-    )
-    assert cached(tmp_path / "cache", "pairs") == []
-
-
 def test_many_pairs_take_little_memory(tmp_path):
     draw = random.Random(3)
     words = [f"w{i}" for i in range(500)]
@@ -352,16 +320,13 @@ def test_many_pairs_take_little_memory(tmp_path):
         for _ in range(60_000)
     ]
     path = write(tmp_path / "pairs.tsv", lines)
-    code = (
-        "import resource, sys; from pathlib import Path;"
-        "from data.pair_corpus import PairOptions, encode_source, load_pairs;"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = peak();"
-        "load_pairs(Path(sys.argv[1]), Path(sys.argv[2]),"
-        " PairOptions('spaces', 'spaces'), processes=1); print(peak() - before)"
+    growth = peak_growth(
+        "from data.pair_corpus import PairOptions, load_pairs",
+        "load_pairs(*map(Path, sys.argv[1:]), PairOptions('spaces', 'spaces'), processes=1)",
+        *(path, tmp_path / "cache"),
     )
-    done = run_python("-c", code, path, tmp_path / "cache", text=False, check=True)
     assert path.stat().st_size > 8_000_000
-    assert int(done.stdout) < 32_000  # KiB
+    assert growth < 32_000
 
 
 # Questions that are typed --------------------------------------------------------------------

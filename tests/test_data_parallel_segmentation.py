@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
+from conftest import run_python, start
 
 from data.pair_file import PairBlock
 from data.parallel_segmentation import segment_blocks
@@ -53,7 +52,7 @@ def workers_of(process):
 def program(tmp_path, count):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM.format(root=str(ROOT), count=count))
-    return [sys.executable, str(path)]
+    return path
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -96,11 +95,6 @@ def test_an_error_in_segmenting_is_the_users(processes, tmp_path):
         list(segment_blocks(iter(some_blocks(1)), segmentation, processes))
 
 
-def test_fewer_than_one_process_is_refused():
-    with pytest.raises(UsageError, match=r"^processes 0: 1 or more is needed$"):
-        list(segment_blocks([], SEGMENTATION, 0))
-
-
 # Ctrl-C as soon as the interpreter of a process starts, before it can be ignored there.
 EARLY = """
 import os, signal, sys
@@ -113,13 +107,7 @@ def test_a_process_that_is_starting_does_not_take_ctrl_c(tmp_path):
     folder = tmp_path / "early"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(EARLY)
-    done = subprocess.run(
-        program(tmp_path, 2),
-        env=os.environ | {"PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(program(tmp_path, 2), env=os.environ | {"PYTHONPATH": str(folder)})
     assert done.stderr == ""
     assert done.stdout == "started\n['a0 b'] ['c']\n['a1 b'] ['c']\n"
 
@@ -127,13 +115,7 @@ def test_a_process_that_is_starting_does_not_take_ctrl_c(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_program(number, tmp_path):
     """Ctrl-C reaches all processes of a terminal; a kill reaches the program alone."""
-    with subprocess.Popen(
-        program(tmp_path, 10**9),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with start([program(tmp_path, 10**9)], start_new_session=True) as process:
         for _ in range(2):
             process.stdout.readline()
         workers = workers_of(process.pid)

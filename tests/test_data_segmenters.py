@@ -1,7 +1,6 @@
 """Sentences become tokens, and tokens text that can be read."""
 
 import unicodedata
-from pathlib import Path
 
 import pytest
 from conftest import run_python
@@ -19,18 +18,10 @@ from data.segmenters import (
 )
 from parity.base.errors import UsageError
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("jieba")
-
-
-def dictionary(folder, text):
-    path = folder / "words.txt"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
 
 
 def test_hmm_finds_words_of_no_dictionary(cache):
@@ -56,13 +47,7 @@ def test_jieba_leaves_nothing_in_the_shared_temporary_folder(tmp_path):
     )
     environment = {"TMPDIR": str(shared), "PYTHONIOENCODING": "utf-8"}
     for _ in range(2):
-        done = run_python(
-            "-c",
-            code,
-            own,
-            env=environment,
-            check=True,
-        )
+        done = run_python("-c", code, own, env=environment, check=True)
         assert done.stdout == "我 爱 北京\n"
         assert done.stderr == ""
     assert list(shared.iterdir()) == []
@@ -84,7 +69,8 @@ def test_jieba_leaves_nothing_in_the_shared_temporary_folder(tmp_path):
     ],
 )
 def test_bad_user_dictionary_is_named_by_line(tmp_path, text, complaint):
-    path = dictionary(tmp_path, text)
+    path = tmp_path / "words.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UsageError) as caught:
         read_user_dictionary(path, [])
     assert str(caught.value).startswith(f"{path}{complaint}")

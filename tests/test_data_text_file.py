@@ -1,12 +1,11 @@
 """Text files are read line by line, and every fault is named by file, line and byte."""
 
 import gzip
-import sys
 
 import pytest
 from conftest import run_python
 
-from data.text_file import MAX_LINE, read_blocks, read_lines
+from data.text_file import MAX_LINE, read_lines
 from data.vocabulary import Vocabulary
 from parity.base.errors import UsageError
 
@@ -48,15 +47,9 @@ GBK = "; a text in GBK is converted by iconv -f gb18030 -t utf-8"
     ("content", "message"),
     [
         (b"", ": the file is empty, at least one line of words is needed"),
-        (b"\xef\xbb\xbf", ": the file is empty, at least one line of words is needed"),
         ("one two".encode("utf-16"), ": this is UTF-16, not UTF-8 text: save it as UTF-8"),
-        ("one".encode("utf-32"), ": this is UTF-32, not UTF-8 text: save it as UTF-8"),
         (
             "one two\n".encode("utf-16-le"),
-            ": this looks like UTF-16, not UTF-8: save it as UTF-8",
-        ),
-        (
-            "one two\n".encode("utf-16-be"),
             ": this looks like UTF-16, not UTF-8: save it as UTF-8",
         ),
         (gzip.compress(b"one", mtime=0), ": this is gzip, not UTF-8 text: unpack it first"),
@@ -121,31 +114,25 @@ def test_line_numbers_count_a_cut_line_once(tmp_path):
         lines_and_notes(path, b"one\n" + b"word " * MAX_LINE + b"\n\xff\n")
 
 
+def peak_growth(imports, code, *words):
+    """Return by how many KiB the peak memory of a process grows while it runs some code."""
+    code = (
+        f"import resource, sys; from pathlib import Path\n{imports}\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"before = peak()\n{code}\nprint(peak() - before)"
+    )
+    return int(run_python("-c", code, *words, check=True).stdout)
+
+
 @pytest.mark.parametrize("ending", ["", "\n"])
 def test_huge_line_takes_little_memory(tmp_path, ending):
     path = tmp_path / "train.txt"
     with path.open("w") as file:
         for _ in range(200):
             file.write("word " * (MAX_LINE // 5) + ending)
-    code = (
-        "import resource, sys; from pathlib import Path\n"
-        "from data.text_file import read_blocks\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "for block in read_blocks(Path(sys.argv[1]), []): pass\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
-    )
-    result = run_python("-c", code, path, check=True)
-    kilobytes = int(result.stdout) // (1024 if sys.platform == "darwin" else 1)
-    assert kilobytes < 32 * 1024  # of 200 MiB
-
-
-def test_progress_counts_every_byte(tmp_path):
-    path = tmp_path / "train.txt"
-    path.write_bytes(b"\xef\xbb\xbf" + b"one two\n" * 300_000)
-    counts = []
-    for _ in read_blocks(path, [], counts.append):
-        pass
-    assert sum(counts) == path.stat().st_size
+    read = "for block in read_blocks(Path(sys.argv[1]), []): pass"
+    growth = peak_growth("from data.text_file import read_blocks", read, path)
+    assert growth < 32 * 1024  # of 200 MiB
 
 
 # a file that is no vocabulary is refused by its line
@@ -156,21 +143,14 @@ def test_progress_counts_every_byte(tmp_path):
     [
         ("<unk>\n<eos>\none\ntwo\none\n", ":5: token 'one' is already on line 3"),
         ("<unk>\n<eos>\none\n\ntwo\n", ":4: a blank line, a token is needed on every line"),
-        (
-            "<unk>\n<eos>\none\n\u3000\ntwo\n",
-            ":4: a blank line, a token is needed on every line",
-        ),
         ("<unk>\n<eos>\none two\n", ":3: token 'one two' holds white space"),
         ("<unk>\none\ntwo\n", ": token <eos> is missing, it must be on line 2"),
-        ("<eos>\none\ntwo\n", ": token <unk> is missing, it must be on line 1"),
         ("<eos>\n<unk>\none\ntwo\n", ":2: token <unk> must be on line 1"),
-        ("<unk>\none\n<eos>\ntwo\n", ":3: token <eos> must be on line 2"),
         (
             "<unk>\n<eos>\n",
             ": besides <unk> and <eos> the vocabulary holds no word; at least 2 words are"
             " needed",
         ),
-        ("", ": the file is empty, at least one line of words is needed"),
     ],
 )
 def test_unusable_vocabulary_file_is_named(tmp_path, content, message):

@@ -143,26 +143,6 @@ def words_of(field, value):
     [
         pytest.param(network, field, id=f"{network}-{field.name}")
         for network, fields in FIELDS.items()
-        for field in fields
-    ],
-)
-def test_each_flag_sets_its_field_and_no_other(network, field):
-    for value in (other(field), field.default):
-        for name in {
-            "language-model": ("tiny", "zaremba-small"),
-            "seq2seq": ("tiny", "gnmt-small"),
-        }[network]:
-            words = words_of(field, value)
-            spec, _ = parsed("--network", network, "--preset", name, *words)
-            assert spec == preset(network, name).replace(**{field.name: value})
-            assert spec.values()[field.name] == value
-
-
-@pytest.mark.parametrize(
-    ("network", "field"),
-    [
-        pytest.param(network, field, id=f"{network}-{field.name}")
-        for network, fields in FIELDS.items()
         for field in SPEC_FIELDS
         if field.name not in {own.name for own in fields}
     ],
@@ -267,19 +247,15 @@ def test_a_trainer_exits_with_2_before_it_loads_a_framework(tmp_path, script):
         ),
         (["run", "--dtype", "float64,half"], "--dtype is 'half'; allowed: float64, float32"),
         (["run", "--hidden-size", "9" * 400], "allowed: less than 2**63"),
-        (["run", "--servers", "999999999"], "is 999999999; allowed: >= 1 and <= 1024"),
         (["run", "--threads", "70000"], "--threads is 70000; allowed: >= 1 and <= 1024"),
         (["run", "--preset", "x" * 5000], "xxx...xxx"),
-        (["run", "--preset", "x " * 5000], "allowed: tiny"),
         (["run", "--keep-trace"], "--keep-trace"),
         (
             ["run", "--strategy", "paddle=towers"],
             "is 'paddle=towers'; allowed for paddle: all, par",
         ),
-        (["run", "--strategy", "torch=ddp"], "paddle, tensorflow"),
         (["run", "--strategy", "tower"], "allowed: all, parallel-executor"),
         (["walk"], "walk"),
-        (["compare"], "TRACE_A"),
         (["compare", "one"], "TRACE_B"),
         (["compare", "none", "none"], "none: no trace.json here; not a recorded trace"),
     ],

@@ -132,12 +132,9 @@ def test_every_option_comes_back_as_it_was_written(config, cls, network):
 
 WRONG = {
     "hidden-sizes: 7": "line 1: hidden-sizes is no option; allowed: hidden-size, or an option",
-    "\n\nxyzzy: 7": "line 3: xyzzy is no option; allowed: an option of --help-all",
     "config: a.yaml": "line 1: config is no option",
     "hidden-size: wide": "line 1: hidden-size is 'wide'; allowed: an integer",
     "hidden-size: 010": "line 1: hidden-size is '010'; allowed: an integer",  # 8 in YAML 1.1
-    "hidden-size: 1:30": "line 1: hidden-size is '1:30'; allowed: an integer",  # 90
-    "learning-rate: 010": "line 1: learning-rate is '010'; allowed: a number",
     f"hidden-size: {'9' * 5000}": f"line 1: hidden-size is '{'9' * 40}...'; allowed: an int",
     "learning-rate: .nan": "line 1: learning-rate is nan; allowed: a finite number",
     "seed: 1\nlearning-rate: -1": "line 2: learning-rate is -1.0; allowed: > 0",
@@ -149,10 +146,8 @@ WRONG = {
     "text": "line 1: is no list of options; allowed: lines of `option: value`",
     "seed: {a: 1}": "line 1: has options within an option",
     "data: " + "[" * 60_000: "line 1: is nested too deeply",
-    "data: " + "{a: " * 10_000: "line 1: has options within an option",
     "? [a]\n: 1": "line 1: a list or a mapping is no option",
     "seed: 1\ndata: &a b\nout: &a c": "line 2: has an anchor, an alias or a tag",
-    "seed: 1\ndata: *a": "line 2: has an anchor, an alias or a tag",
     "data: !!python/object/apply:os.system [ls]": "line 1: has an anchor, an alias or a tag",
     "seed: 1\n---\nseed: 2": "line 2: begins a second document",
     "seed: 1\ndata: [a": "line 2: is no YAML: ",

@@ -53,24 +53,6 @@ def labels(cases, name):
     return [case.label for case in cases if case.name == name]
 
 
-def test_all_strategies_and_their_counterparts():
-    cases = strategy_cases(BenchOptions(strategies=("all",)), 2, list(PEERS))
-    expected = []
-    for entry in FRAMEWORKS["paddle"].strategies:
-        of_layers = entry.traits.devices == "layers"
-        layouts = ["1x1-2-stages"] if of_layers else ["1x1", "2x1"]
-        expected += [f"paddle-{entry.name}-{layout}" for layout in layouts]
-    assert labels(cases, "paddle") == expected
-    found = {case.entry.name for case in cases if case.name == "tensorflow"}
-    registry = FRAMEWORKS["tensorflow"].strategies
-    assert found == {each.name for each in registry if not each.environment}
-    assert labels(cases, "pytorch") == [
-        "pytorch-distributed-data-parallel-1x1",
-        "pytorch-distributed-data-parallel-2x1",
-    ]
-    assert labels(cases, "keras") == ["keras-mirrored-1x1", "keras-mirrored-2x1"]
-
-
 def test_replicas_of_several_stages_are_timed_where_there_is_a_core_for_each():
     options = BenchOptions(strategies=("paddle=layers",), replicas=(2,))
     assert labels(strategy_cases(options, 2, []), "paddle") == [

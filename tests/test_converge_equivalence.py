@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parity.base.errors import UsageError
-from parity.twins.converge.equivalence import LEVEL, POWER, paired_equivalence, pairs_needed
+from parity.twins.converge.equivalence import POWER, paired_equivalence, pairs_needed
 
 
 def t_below(t: float) -> float:
@@ -40,13 +40,6 @@ def test_the_interval_is_the_one_worked_by_hand():
     assert found.high == pytest.approx(0.02 + half, abs=1e-8)
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_both_directions_count(sign):
-    far = [sign * each for each in (0.08, 0.09, 0.1)]
-    assert not paired_equivalence(far, [0.0] * 3, 0.05).shown
-    assert paired_equivalence(far, [0.0] * 3, 0.2).shown
-
-
 def test_the_interval_lies_within_the_margin_exactly_if_the_test_passes():
     draw = np.random.default_rng(1)
     shown = 0
@@ -55,14 +48,6 @@ def test_the_interval_lies_within_the_margin_exactly_if_the_test_passes():
         assert found.shown == (found.low > -1.5 and found.high < 1.5)
         shown += found.shown
     assert 0 < shown < 300
-
-
-def test_sides_that_differ_by_the_margin_rarely_pass():
-    draw = np.random.default_rng(2)
-    passed = [
-        paired_equivalence(draw.normal(1, 0.2, 5), np.zeros(5), 1).shown for _ in range(4000)
-    ]
-    assert np.mean(passed) == pytest.approx(LEVEL, abs=0.015)
 
 
 def test_results_that_never_differ_leave_no_doubt():

@@ -15,14 +15,10 @@ from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.twins.scale.model import (
-    Compute,
     Engine,
-    Exchange,
     Link,
     asked_for,
     asynchronous_rate,
-    hierarchical_ring,
-    overlapped,
     ring,
     servers,
 )
@@ -54,7 +50,7 @@ def simulated_ring(ranks: int, size: float, link: Link, engine: Engine) -> tuple
             received[(rank + 1) % ranks, which] = busy[rank] + link.latency
             sent += chunk if rank == 0 else 0.0
         has |= received
-    return max(has.values()), sent
+    return engine.per_collective + max(has.values()), sent
 
 
 def simulated_requests(count: int, each: float, latency: float) -> float:
@@ -69,7 +65,9 @@ def simulated_requests(count: int, each: float, latency: float) -> float:
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
-@pytest.mark.parametrize("engine", [FREE, Engine(per_message=0.1), Engine(per_byte=1.0)])
+@pytest.mark.parametrize(
+    "engine", [FREE, Engine(per_message=0.1), Engine(per_byte=1.0), Engine(per_collective=3.0)]
+)
 def test_a_ring_takes_as_long_as_its_messages(ranks, engine):
     seconds, sent = simulated_ring(ranks, 60.0, LINK, engine)
     exchange = ring(ranks, 60.0, LINK, engine)
@@ -84,14 +82,6 @@ def test_messages_that_are_asked_for_take_as_long_as_a_simulation(count, latency
     assert found == pytest.approx(simulated_requests(count, 1.0, latency))
 
 
-def test_a_collective_costs_the_same_whatever_it_sends():
-    engine = Engine(per_collective=3.0)
-    assert ring(1, 60.0, LINK, engine).seconds == 0
-    for ranks in (2, 9):
-        more = ring(ranks, 60.0, LINK, engine).seconds - ring(ranks, 60.0, LINK, FREE).seconds
-        assert more == pytest.approx(3.0)
-
-
 def test_a_ring_of_segments_waits_for_each_pair_of_them():
     # chunks of 30 bytes in three segments: each half of the ring asks for three, two at a time
     engine = Engine(segment=10)
@@ -101,18 +91,6 @@ def test_a_ring_of_segments_waits_for_each_pair_of_them():
     # a chunk has two segments at least
     expected = 2 * simulated_requests(2, 15 / LINK.bandwidth, LINK.latency)
     assert ring(2, 60.0, LINK, Engine(segment=1000)).seconds == pytest.approx(expected)
-
-
-def test_rings_in_hosts_and_between_them_are_rings():
-    local = Link(0.01, 400.0)
-    both = hierarchical_ring(8, 4, 60.0, local, LINK, FREE)
-    inside, between = ring(4, 60.0, local, FREE), ring(2, 60.0, LINK, FREE)
-    assert both.seconds == pytest.approx(inside.seconds + between.seconds)
-    assert both.sent == between.sent
-    # one rank per host is a plain ring, and one host has no link
-    assert hierarchical_ring(8, 1, 60.0, local, LINK, FREE) == ring(8, 60.0, LINK, FREE)
-    alone = hierarchical_ring(8, 8, 60.0, local, LINK, FREE)
-    assert alone == Exchange(ring(8, 60.0, local, FREE).seconds, 0.0)
 
 
 def test_servers_carry_the_gradients_of_all_ranks():
@@ -131,17 +109,6 @@ def test_asynchronous_ranks_are_busy_until_the_servers_are_full():
     # a server's link passes 4 bytes a second in each direction
     assert asynchronous_rate(100, 1, 2.0, 8.0, 8.0, LINK, FREE) == pytest.approx(0.5)
     assert asynchronous_rate(100, 3, 2.0, 8.0, 8.0, LINK, FREE) == pytest.approx(1.5)
-
-
-def test_overlap_hides_no_more_than_the_backward_pass():
-    assert overlapped(3.0, 1.5) == 3.0
-    assert overlapped(3.0, 2.5) == pytest.approx(3.5)
-
-
-def test_a_line_through_exact_steps_is_found():
-    found = Compute.fitted([8, 16, 32], [0.5 + 0.25 * rows for rows in (8, 16, 32)])
-    assert (found.fixed, found.per_row) == (pytest.approx(0.5), pytest.approx(0.25))
-    assert found.seconds(10) == pytest.approx(3.0)
 
 
 def test_gradients_have_the_bytes_of_the_parameters():

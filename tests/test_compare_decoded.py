@@ -2,15 +2,12 @@
 
 import copy
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from oracle_side import compare_sides, header, recorded_steps, small_pairs_spec, write_trace
+from oracle_side import compare_sides, recorded_steps, small_pairs_spec
 
 from parity.base.errors import NumericFailure, UsageError
-from parity.cli.command_line import main
-from parity.cli.commands import parity
 from parity.compare.tensors import ONE_STEP
 from parity.report.mismatch import describe_mismatch
 from parity.twins.compare import decoded_answers
@@ -19,7 +16,6 @@ from parity.twins.compare.decoded_answers import (
     score_recorded,
     scores_again,
 )
-from parity.twins.compare.pair_comparison import PairComparison
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.oracle.rounding import rounding_of_scores
@@ -295,33 +291,3 @@ def test_many_sentences_are_scored_at_a_time_as_each_by_itself(faithful, monkeyp
         monkeypatch.setattr(decoded_answers, "_AT_A_TIME", at_a_time)
         found = scores_again(spec.model, tensors, model.weights)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
-def test_a_tie_is_in_the_report(tied, tmp_path, capsys, monkeypatch):
-    """In text and JSON, of traces; test_compare_runs.py has the rungs before decoding."""
-    spec, weights = tied
-    recorded = broken_otherwise(spec, weights, APART[spec.training.dtype])
-    compare = PairComparison.compare
-
-    def measured_alone(self, *given, **options):
-        found = compare(self, *given, **options)
-        return replace(found, mismatches=())  # the weights were changed by hand
-
-    monkeypatch.setattr(PairComparison, "compare", measured_alone)
-    traces = [
-        str(write_trace(tmp_path / name, header(spec, name), [tensors]))
-        for name, tensors in (
-            ("paddle", recorded),
-            ("tensorflow", dict(weights) | decoded(spec, weights)),
-        )
-    ]
-    assert main(parity, ["compare", *traces, "--json", str(tmp_path / "r.json")]) == 0
-    text = " ".join(capsys.readouterr().out.split())  # it is broken into lines
-    report = json.loads((tmp_path / "r.json").read_text())
-    (run,) = report["runs"]
-    assert run["verdict"] == "match"
-    for tie in run["ties"]:
-        assert f"{spec.training.dtype}: {tie['story']}" in text
-        assert f"{tie['scores'][0]:.9g} and {tie['scores'][1]:.9g} (oracle)" in tie["story"]
-        assert tie["step"] == 0
-        assert len(tie["index"]) == 3

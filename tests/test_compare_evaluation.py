@@ -235,24 +235,6 @@ def test_a_side_that_evaluates_the_other_text_is_named(tmp_path):
     assert found.first.made == "tensorflow-2 evaluated the test text there"
 
 
-def test_a_state_that_is_not_carried_is_found_in_the_second_batch(tmp_path):
-    verdict = judged(tmp_path, SPECS["stream"], Forgetful)
-    first = verdict.mismatches[0]
-    assert (first.place.tensor, first.place.index) == ("evaluate/valid/losses", (1,))
-    assert verdict.departing() == ["tensorflow-2"]
-
-
-def test_a_batch_that_is_left_out_is_found(tmp_path):
-    def change(tensors):
-        for name in evaluated_names(SPECS["stream"]):
-            if name.startswith("evaluate/test") and tensors[name].ndim:
-                tensors[name] = tensors[name][:-1]
-
-    verdict = judged(tmp_path, SPECS["stream"], change=change)
-    assert verdict.mismatches[0].place.tensor == "evaluate/test/batch/tokens"
-    assert "shape [2, " in verdict.mismatches[0].problem
-
-
 def test_a_side_that_did_not_evaluate_is_named(tmp_path):
     def change(tensors):
         for name in evaluated_names(SPECS["stream"]):

@@ -286,19 +286,6 @@ def test_a_learning_rate_off_the_schedule_is_found_though_both_sides_have_it(run
     assert ORACLE in verdict.mismatches[0].sides
 
 
-def test_a_state_that_is_not_carried_is_found_at_the_second_step(run):
-    spec, steps = run
-    assert [bool(tensors["batch/carry"]) for tensors in steps] == [0, 1, 1, 1, 0, 1]
-    forgot = recorded_steps(spec, STEPS, carry=False)
-    forgot = [
-        tensors | {"batch/carry": kept["batch/carry"]}
-        for tensors, kept in zip(forgot, steps, strict=True)
-    ]
-    verdict = climbed(spec, forgot, forgot)
-    assert verdict.steps == 2
-    assert verdict.mismatches[0].place.tensor == "forward/lstm_0/hidden"
-
-
 def test_one_side_without_logits_is_a_mismatch(run):
     spec, steps = run
     fewer = [dict(tensors) for tensors in steps]

@@ -208,16 +208,12 @@ def test_what_is_lost_after_loading_is_found_by_either_way_of_resuming(
     went_on, tmp_path, mistake
 ):
     change, _, _, where = MISTAKES[mistake]
-    own = resumed(went_on, tmp_path / "own", "paddle-2", "paddle-2", change, shown=False)
-    first = own.mismatches[0]
-    assert (first.rung, first.place.step) == ("resume", 2)
-    assert first.place.tensor.startswith(where)
-    assert own.departing() == ["paddle-2"]
-    other = resumed(went_on, tmp_path / "b", "paddle-2", "tensorflow-2", change, shown=False)
-    first = other.mismatches[0]
-    assert (first.rung, first.place.step) == ("resume", 2)
-    assert first.place.tensor.startswith(where)
-    assert other.departing() == ["tensorflow-2"]
+    for loader in ("paddle-2", "tensorflow-2"):
+        verdict = resumed(went_on, tmp_path / loader, "paddle-2", loader, change, shown=False)
+        first = verdict.mismatches[0]
+        assert (first.rung, first.place.step) == ("resume", 2)
+        assert first.place.tensor.startswith(where)
+        assert verdict.departing() == [loader]
     assert set(first.values) == {"tensorflow-2", ONE_STEP}
 
 
@@ -470,11 +466,3 @@ def test_every_probe_ends_answers_as_it_says():
     assert [line["tokens"] for line in ties] == [[4]] * 3
     assert [(set(line["tokens"]), line["finished"]) for line in full] == [({4}, False)] * 3
     assert len(usual) == 3
-
-
-def test_sides_that_answer_wrong_alike_are_named_together():
-    probe = probes()[0]
-    wrong = CHANGES["answers/tokens"](answered(probe.snapshot, probe.search))
-    rung = AnswersRung(PAIRS, probe.snapshot, 7)
-    found = rung.compare({"paddle-2": wrong, "tensorflow-2": wrong}, probe.search)
-    assert verdict_of(PAIRS).with_checks(found).departing() == ["paddle-2", "tensorflow-2"]

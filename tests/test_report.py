@@ -255,40 +255,26 @@ def test_a_report_says_what_no_run_sees_and_which_tests_stand_for_it(verdict):
 # what a report says of asynchronous sides: how stale their updates were
 
 
-UPDATES = 30
-
-
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory):
-    """Return the values of two reports: of a drawn schedule, and of sides that ran freely."""
-    folder, found = tmp_path_factory.mktemp("traces"), {}
-    for schedule in ("1", "free"):
-        traces = []
-        for framework in ("paddle", "tensorflow"):
-            path = folder / f"{schedule}-{framework}"
-            given = {"schedule": schedule, "staleness": 3 if schedule == "1" else None}
-            train(folder / "run", trace=path, steps=UPDATES, evaluate=0, replicas=3, **given)
-            trace = Trace(path)
-            trace.side = replace(trace.side, framework=framework)
-            trace.header["framework"] = framework
-            traces.append(trace)
-        verdict = compare_traces(traces)
-        outcome = Outcome(SPEC, verdict.sides, {}, [verdict])
-        found[schedule] = json.loads(json.dumps(report_values(outcome, "tiny", "parity run")))
-    return found
-
-
-def test_the_table_counts_the_updates_of_each_staleness(reports):
-    values = reports["1"]
+def test_the_table_counts_the_updates_of_each_staleness(tmp_path):
+    traces = []
+    for framework in ("paddle", "tensorflow"):
+        given = {"schedule": "1", "staleness": 3, "steps": 30, "evaluate": 0}
+        train(tmp_path / "run", trace=tmp_path / framework, replicas=3, **given)
+        trace = Trace(tmp_path / framework)
+        trace.side = replace(trace.side, framework=framework)
+        trace.header["framework"] = framework
+        traces.append(trace)
+    verdict = compare_traces(traces)
+    values = report_values(Outcome(SPEC, verdict.sides, {}, [verdict]), "tiny", "")
+    values = json.loads(json.dumps(values))
     counts = values["runs"][0]["staleness"]["paddle-3"]
-    assert sum(counts.values()) == UPDATES
+    assert sum(counts.values()) == 30
     assert set(counts) == {"0", "1", "2", "3"}
     table = staleness_table(values)
     assert [row[:3] for row in table.rows] == [
-        ["paddle-3", "float64", 30],
-        ["tensorflow-3", "float64", 30],
+        [f"{framework}-3", "float64", 30] for framework in ("paddle", "tensorflow")
     ]
-    mean = sum(int(stale) * count for stale, count in counts.items()) / UPDATES
+    mean = sum(int(stale) * count for stale, count in counts.items()) / 30
     told = ", ".join(f"{stale}: {count}" for stale, count in counts.items())
     assert table.rows[0][3:] == [f"{mean:.2f}", told]
 

@@ -1,6 +1,5 @@
 """Coverage: each case is counted where a step meets it, and named where none does."""
 
-import ast
 import copy
 import re
 from dataclasses import replace
@@ -148,53 +147,7 @@ def test_limits_are_covered_by_what_reaches_them_alone():
     assert float(ends) == SOFTMAX_ENDS, "the side's branch is taken from there on"
 
 
-CHOOSE = {"where", "cond", "case", "switch_case", "maximum", "minimum", "clip", "clip_by_value"}
 # where a side's code computes one of two things by a value -> the cases that take either
-BRANCHES = {
-    "paddle_impl/kernels.py _at_length": {"padding", "row without a token"},
-    "paddle_impl/layers.py reverse": {"padding"},
-    "paddle_impl/layers.py real_rows": {"replica without a token"},
-    "paddle_impl/layers.py token_cross_entropy": {f"loss beyond {SOFTMAX_ENDS} nats"},
-    "paddle_impl/layers.py _lacking": {f"loss beyond {SOFTMAX_ENDS} nats"},
-    "paddle_impl/optimizers.py clip_by_global_norm": {
-        "gradient clipped",
-        "gradient not clipped",
-    },
-    "tf_impl/kernels.py _lstm_forward": {"padding"},
-    "tf_impl/kernels.py _lstm_backward": {"padding"},
-    "tf_impl/kernels.py gru": {"padding"},
-    "tf_impl/layers.py real_rows": {"padding"},
-    "tf_impl/optimizers.py clip_by_global_norm": {"gradient clipped", "gradient not clipped"},
-    "tf_impl/strategies/multi_worker.py _reduce": {"2 replicas"},
-    "tf_impl/strategies/synchronous_base.py _towers": {"replica without a token"},
-}
-
-
-def _chooses(node):
-    name = ast.unparse(node.func).split(".") if isinstance(node, ast.Call) else [""]
-    return name[0] in ("paddle", "F", "tf", "tf1") and name[-1] in CHOOSE
-
-
-def test_each_branch_that_a_value_decides_has_its_cases():
-    root = Path(__file__).parents[1]
-    found = set()
-    for path in (*root.glob("paddle_impl/**/*.py"), *root.glob("tf_impl/**/*.py")):
-        tree = ast.parse(path.read_text())
-        functions = [
-            node
-            for of in (tree, *(n for n in tree.body if isinstance(n, ast.ClassDef)))
-            for node in of.body
-            if isinstance(node, ast.FunctionDef)
-        ]
-        chooses = [node.name for node in functions if any(map(_chooses, ast.walk(node)))]
-        found |= {f"{path.relative_to(root).as_posix()} {name}" for name in chooses}
-    assert found == BRANCHES.keys(), "name the cases that take each branch"
-    assert (
-        set().union(*BRANCHES.values())
-        <= counts(StepCoverage(small_spec(), 4, SIDES).facts).keys()
-    )
-
-
 def test_layouts_and_schedules_that_hide_a_mistake_are_named():
     two = TrainedSide("paddle", "nccl2", 2, processes=2)
     four = replace(two, replicas=4)

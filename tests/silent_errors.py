@@ -100,22 +100,35 @@ def entropy(logits, labels, reduction="mean"):
     )
 
 
-def plain(model, optimizer, batch=rows, before=lambda step: None, after=lambda step: None):
-    """Train as every tutorial does; `before` and `after` run around the optimiser's step."""
+def nothing(step):
+    """Leave a step as it is."""
+
+
+def plain(
+    model, optimizer, batch=rows, *, clear=True, loss=None, before=nothing, after=nothing
+):
+    """Train as every tutorial does.
+
+    Args:
+      clear: whether the gradients of the step before are cleared.
+      loss: function from the step's number, its rows and labels; None for the mean entropy.
+      before, after: run around the optimiser's step.
+    """
     for step in range(STEPS):
         x, labels = batch(step)
-        optimizer.zero_grad()
-        entropy(model(x), labels).backward()
+        if clear:
+            optimizer.zero_grad()
+        (entropy(model(x), labels) if loss is None else loss(step, x, labels)).backward()
         before(step)
         optimizer.step()
         after(step)
 
 
-def trained(model, *batch, rule=torch.optim.Adam, rate=0.01, **around):
-    """Train as `plain` does, with an optimiser of its own, in the watch that is sent."""
-    optimizer = rule(model.parameters(), rate)
+def trained(model, *batch, of=None, rule=torch.optim.Adam, rate=0.01, **how):
+    """Train all parameters, or those `of` some, as `plain` does, in the watch that is sent."""
+    optimizer = rule(of or model.parameters(), rate)
     with (yield model, optimizer):
-        plain(model, optimizer, *batch, **around)
+        plain(model, optimizer, *batch, **how)
 
 
 # the user's program
@@ -123,15 +136,7 @@ def trained(model, *batch, rule=torch.optim.Adam, rate=0.01, **around):
 
 @error
 def zero_grad_forgotten(wrong):
-    model = made(Classifier)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    with (yield model, optimizer):
-        for step in range(STEPS):
-            x, labels = rows(step)
-            if not wrong:
-                optimizer.zero_grad()
-            entropy(model(x), labels).backward()
-            optimizer.step()
+    yield from trained(made(Classifier), clear=not wrong)
 
 
 @error
@@ -196,36 +201,31 @@ def micro_batches_weighted_alike(wrong):
 @error
 def new_head_not_in_optimizer(wrong):
     model = made(Classifier)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    before = list(model.parameters())
     model.head = copy.deepcopy(model.head)
-    if not wrong:
-        optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    with (yield model, optimizer):
-        plain(model, optimizer)
+    yield from trained(model, of=before if wrong else None)
 
 
 @error
 def clipped_while_scaled(wrong):
     """The gradients of a scaled loss are clipped before they are divided by the scale."""
-    model = made(Classifier)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    scale = 1024.0
+    model, scale = made(Classifier), 1024.0
 
     def unscale():
         for each in model.parameters():
             each.grad /= scale
 
-    with (yield model, optimizer):
-        for step in range(STEPS):
-            x, labels = rows(step)
-            optimizer.zero_grad()
-            (scale * entropy(model(x), labels)).backward()
-            if not wrong:
-                unscale()
-            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-            if wrong:
-                unscale()
-            optimizer.step()
+    def clip(step):
+        if not wrong:
+            unscale()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        if wrong:
+            unscale()
+
+    def scaled(step, x, labels):
+        return scale * entropy(model(x), labels)
+
+    yield from trained(model, loss=scaled, before=clip)
 
 
 @error
@@ -252,9 +252,7 @@ def dropout_in_eval(wrong):
     encoder.block.dropout1.training = wrong
     torch.manual_seed(2)
     model = nn.Sequential(encoder, nn.Linear(WORDS, WORDS))
-    optimizer = torch.optim.Adam(model[1].parameters(), 0.01)
-    with (yield model, optimizer):
-        plain(model, optimizer, sentences)
+    yield from trained(model, sentences, of=model[1].parameters())
 
 
 @error
@@ -265,10 +263,7 @@ def spectral_norm_set_late(wrong):
     if not wrong:
         critic(rows(0)[0])
     critic.requires_grad_(False).eval()
-    model = nn.Sequential(generator, critic)
-    optimizer = torch.optim.Adam(generator.parameters(), 0.01)
-    with (yield model, optimizer):
-        plain(model, optimizer)
+    yield from trained(nn.Sequential(generator, critic), of=generator.parameters())
 
 
 @error
@@ -317,16 +312,12 @@ def initialised_twice(wrong):
 def compiled_step_stands_still(wrong):
     """After a step without gradients, a compiled optimiser updates nothing any more."""
     model = made(Classifier)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    held = {}
 
     def hold(step):
         if wrong and step > 1:
-            held.update({each: each.grad for each in model.parameters()})
-            optimizer.zero_grad()
+            model.zero_grad()
 
-    with (yield model, optimizer):
-        plain(model, optimizer, before=hold)
+    yield from trained(model, before=hold)
 
 
 @error
@@ -399,13 +390,11 @@ def hooks_lost_in_a_move(wrong):
 def wrapped_in_every_other_step(wrong):
     model = made(Classifier)
     wrapped = DistributedDataParallel(model)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    with (yield model, optimizer):
-        for step in range(STEPS):
-            x, labels = local(rows)(step)
-            optimizer.zero_grad()
-            entropy((model if wrong and step % 2 else wrapped)(x), labels).backward()
-            optimizer.step()
+
+    def loss(step, x, labels):
+        return entropy((model if wrong and step % 2 else wrapped)(x), labels)
+
+    yield from trained(model, local(rows), loss=loss)
 
 
 @error_of_two_ranks
@@ -437,31 +426,23 @@ def norm_not_reduced(wrong):
 def ranks_weighted_alike(wrong):
     """Mean losses are averaged over ranks that hold different numbers of tokens."""
     model = DistributedDataParallel(made(LanguageModel))
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    with (yield model, optimizer):
-        for step in range(STEPS):
-            total = (sentences(step)[1] != -100).sum()
-            tokens, labels = local(sentences)(step)
-            optimizer.zero_grad()
-            if wrong:
-                loss = entropy(model(tokens), labels)
-            else:
-                loss = entropy(model(tokens), labels, "sum") * RANKS / total
-            loss.backward()
-            optimizer.step()
+
+    def by_all_tokens(step, tokens, labels):
+        total = (sentences(step)[1] != -100).sum()
+        return entropy(model(tokens), labels, "sum") * RANKS / total
+
+    yield from trained(model, local(sentences), loss=None if wrong else by_all_tokens)
 
 
 @error_of_two_ranks
 def loss_divided_by_ranks(wrong):
     """The loss is divided by the number of ranks, and so are the summed gradients."""
     model = DistributedDataParallel(made(Classifier))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with (yield model, optimizer):
-        for step in range(STEPS):
-            x, labels = local(rows)(step)
-            optimizer.zero_grad()
-            (entropy(model(x), labels) / (RANKS if wrong else 1)).backward()
-            optimizer.step()
+
+    def loss(step, x, labels):
+        return entropy(model(x), labels) / (RANKS if wrong else 1)
+
+    yield from trained(model, local(rows), loss=loss, rule=torch.optim.SGD, rate=0.1)
 
 
 def split_over_ranks(model):
@@ -521,10 +502,8 @@ def clipped_by_own_norm(wrong):
 def norm_of_first_shard(wrong):
     """Of what is split over the ranks, the first rank's part alone enters the norm."""
     model = split_over_ranks(made(Split))
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
     square = square_of_first if wrong else whole_square
-    with (yield model, optimizer):
-        plain(model, optimizer, before=lambda step: clip(model, 0.1, square))
+    yield from trained(model, before=lambda step: clip(model, 0.1, square))
 
 
 def record(name, folder):

@@ -16,7 +16,7 @@ from parity.twins.bench.cases import (
     cases_of,
     strategy_cases,
 )
-from parity.twins.bench.product_rates import noise_line, product_rates
+from parity.twins.bench.product_rates import product_rates
 from parity.twins.bench.ratios import check_losses, ratios_to_peers, scaling
 from parity.twins.bench.report import bench_text
 from parity.twins.bench.tables import strategy_rows
@@ -204,15 +204,6 @@ def test_an_interrupted_benchmark_keeps_whole_rounds_or_what_ended_of_the_first(
     assert ended([5.0, 6.0], [7.0]) == (cases, {one: [5.0], two: [7.0]})
 
 
-def test_noise_is_said_in_a_line_and_other_programs_with_it():
-    quiet = noise_line([1.0, 1.35], load=0.2, cores=2)
-    assert "up to 35% longer" in quiet
-    assert "other programs" not in quiet
-    assert noise_line([1.0, 2.0], 9.5, 2).endswith(
-        "other programs run here (load 9.5 on 2 cores)"
-    )
-
-
 @pytest.mark.thorough
 def test_bench_times_both_sides(tmp_path):
     command = [sys.executable, "-m", "parity", "bench", "--preset", "tiny", "--rounds", "1"]
@@ -275,11 +266,6 @@ def test_the_rate_of_a_step_counts_each_product_by_its_fastest_library(monkeypat
     assert rates.large == {"numpy": large / 2 + large, "paddle": large / 2}
     flops = 2 * first.flops + second.flops
     assert rates.of_step == 2 * flops / (5 + 1 + 5)
-
-
-def test_library_that_fails_is_a_line():
-    with pytest.raises(UsageError, match=r"^numpy cannot multiply matrices here: .*float7"):
-        module._seconds("numpy", "float7", 2, _SMALL)
 
 
 def _corners(library: str) -> list[float]:

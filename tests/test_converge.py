@@ -100,13 +100,6 @@ def test_sides_that_compute_the_same_are_equivalent(starters, compared):
     assert best[0] == min(curves[0])
 
 
-def test_a_side_with_another_learning_rate_is_not_equivalent(starters, options):
-    planted = {**starters, "paddle": with_flags(starters["paddle"], "--learning-rate=0.2")}
-    found = converge(language_model(), options, "", planted)
-    assert found["verdict"] == NOT_SHOWN
-    assert not any(p["shown"] for each in found["quantities"].values() for p in each["pairs"])
-
-
 def test_a_finished_training_is_not_repeated(starters, epoch, tmp_path):
     (options, first), spec = epoch, language_model(epochs=1)
     nothing = dict.fromkeys(starters, pytest.fail)  # called if anything is started
@@ -309,10 +302,3 @@ def test_the_command_says_so_by_its_status(epoch, text, cache, tmp_path):
 def test_bad_use_is_told_at_once(words, expected, tmp_path, capsys):
     status = main(parity, ["converge", *words, f"--out={tmp_path}"])
     assert expected in assert_one_line(status, capsys.readouterr().err)
-
-
-def test_a_peer_that_is_not_installed_is_told_at_once(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("PARITY_PYTORCH_PYTHON", "/usr/bin/false")
-    status = main(parity, ["converge", "--peers=pytorch", f"--out={tmp_path}"])
-    errors = capsys.readouterr().err
-    assert "torch is not installed for /usr/bin/false" in assert_one_line(status, errors)

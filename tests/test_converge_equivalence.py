@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from parity.base.errors import UsageError
 from parity.twins.converge.equivalence import POWER, paired_equivalence, pairs_needed
 
 
@@ -54,11 +53,6 @@ def test_results_that_never_differ_leave_no_doubt():
     assert paired_equivalence([2.0, 3.0], [2.0, 3.0], 0.01).shown
     apart = paired_equivalence([2.0, 3.0], [1.0, 2.0], 0.5)
     assert (apart.low, apart.high, apart.p) == (1.0, 1.0, 1.0)
-
-
-def test_one_seed_is_refused():
-    with pytest.raises(UsageError, match="1 seeds; allowed: at least 2"):
-        paired_equivalence([1.0], [1.0], 0.1)
 
 
 def test_the_number_of_seeds_is_enough_for_the_stated_power():

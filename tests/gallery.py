@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -20,13 +21,15 @@ from pathlib import Path
 
 import aligned_networks
 import numpy as np
-from aligned_networks import RATE, SHAPES, Run, measured, with_keras, with_paddle, with_torch
+from aligned_networks import RATE, SHAPES, Run, with_keras, with_paddle, with_torch
 
 from parity import Trace
 from parity.align.mapping import read, unmapped
 from parity.align.traps import traps
 from parity.cli.command_line import main as command
 from parity.cli.commands import parity
+from parity.compare.measured_bounds import measure
+from parity.pair.perturbation import VARIABLE, environment
 
 SHAPES["resnet"] = 3, 64, 64
 WIDTH, HEADS, INNER, LAYERS, PLACES = 16, 4, 32, 2, 8  # of the BERT and the GPT-2
@@ -41,13 +44,11 @@ class Entry(Run):
     """A network with its frameworks' defaults, or aligned."""
 
     def __init__(self, network, how):
-        super().__init__(network if how == "found" else f"{network}-1")
-        self.name, self.size, self.rows = network, 8, 6
-        self.dtype = "float32" if how == "float32" else "float64"
-        self.words = 100
+        dtype = "float32" if how == "float32" else "float64"
+        super().__init__(network, exact=how != "found", dtype=dtype, words=100)
 
     def given(self, **settings):
-        return settings if self.seed else {}
+        return settings if self.exact else {}
 
     def made(self, framework):
         make = MODELS.get((framework, self.network))
@@ -138,71 +139,48 @@ def paddle_resnet(run):
     return resnet18(num_classes=3)
 
 
-def paddle_bert(run):
+def paddle_transformer(run):
+    """Return the BERT or the GPT-2."""
     import paddle
     from paddle import nn
 
-    class Bert(nn.Layer):
+    gpt = run.network == "gpt2"
+    layer = nn.TransformerEncoderLayer(
+        *(WIDTH, HEADS, INNER),
+        activation="gelu",
+        normalize_before=gpt,
+        **run.given(dropout=0.0),
+    )
+
+    class Model(nn.Layer):
         def __init__(self):
             super().__init__()
-            self.words = nn.Embedding(run.words, WIDTH)
-            self.places = nn.Embedding(PLACES, WIDTH)
-            self.types = nn.Embedding(2, WIDTH)
-            self.norm = nn.LayerNorm(WIDTH, **run.given(epsilon=1e-12))
+            sizes = (run.words, PLACES) if gpt else (run.words, 2, PLACES)
+            self.embed = nn.LayerList([nn.Embedding(each, WIDTH) for each in sizes])
+            self.norm = None if gpt else nn.LayerNorm(WIDTH, **run.given(epsilon=1e-12))
             self.drop = nn.Dropout(*run.given(p=0.0).values())
-            layer = nn.TransformerEncoderLayer(
-                WIDTH,
-                HEADS,
-                INNER,
-                activation="gelu",
-                **run.given(dropout=0.0),
-            )
-            self.encoder = nn.TransformerEncoder(layer, LAYERS)
-            for layer in self.encoder.layers if run.seed else ():
-                layer.norm1._epsilon = layer.norm2._epsilon = 1e-12
-            self.pooler = nn.Linear(WIDTH, WIDTH)
-            self.out = nn.Linear(WIDTH, 3)
-
-        def forward(self, tokens):
-            places = paddle.arange(tokens.shape[1])
-            hidden = self.words(tokens) + self.types(paddle.zeros_like(tokens))
-            hidden = self.drop(self.norm(hidden + self.places(places)))
-            return self.out(paddle.tanh(self.pooler(self.encoder(hidden)[:, 0])))
-
-    return Bert()
-
-
-def paddle_gpt2(run):
-    import paddle
-    from paddle import nn
-
-    class Gpt(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(run.words, WIDTH)
-            self.places = nn.Embedding(PLACES, WIDTH)
-            self.drop = nn.Dropout(*run.given(p=0.0).values())
-            layer = nn.TransformerEncoderLayer(
-                WIDTH,
-                HEADS,
-                INNER,
-                activation="gelu",
-                normalize_before=True,
-                **run.given(dropout=0.0),
-            )
-            self.decoder = nn.TransformerEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
-            if run.seed:  # GELU by tanh
-                for each in self.decoder.layers:
+            last = nn.LayerNorm(WIDTH) if gpt else None
+            self.encoder = nn.TransformerEncoder(layer, LAYERS, last)
+            for each in self.encoder.layers if run.exact else ():
+                if gpt:  # GELU by tanh
                     each.activation = lambda x: nn.functional.gelu(x, approximate=True)
+                else:
+                    each.norm1._epsilon = each.norm2._epsilon = 1e-12
+            if not gpt:
+                self.pooler, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
 
         def forward(self, tokens):
             count = tokens.shape[1]
-            hidden = self.drop(self.words(tokens) + self.places(paddle.arange(count)))
-            mask = paddle.triu(paddle.full((count, count), -1e9), 1)
-            hidden = self.decoder(hidden, mask)
-            return paddle.matmul(hidden, self.words.weight, transpose_y=True)[:, -1, :3]
+            given = [tokens, paddle.zeros_like(tokens), paddle.arange(count)]
+            given = given[::2] if gpt else given
+            hidden = sum(e(each) for e, each in zip(self.embed, given, strict=True))
+            hidden = self.drop(hidden if gpt else self.norm(hidden))
+            if not gpt:
+                return self.out(paddle.tanh(self.pooler(self.encoder(hidden)[:, 0])))
+            hidden = self.encoder(hidden, paddle.triu(paddle.full((count, count), -1e9), 1))
+            return paddle.matmul(hidden, self.embed[0].weight, transpose_y=True)[:, -1, :3]
 
-    return Gpt()
+    return Model()
 
 
 def keras_resnet(run):
@@ -210,7 +188,7 @@ def keras_resnet(run):
     from keras import layers
 
     def padded(layer, x, size, stride, **settings):
-        if not run.seed or size == 1:
+        if not run.exact or size == 1:
             return layer(size, stride, padding="same", **settings)(x)
         return layer(size, stride, **settings)(layers.ZeroPadding2D(size // 2)(x))
 
@@ -247,35 +225,17 @@ def keras_gelu(run):
         root, cubic = constant(np.sqrt(2 / np.pi)), constant(0.044715)
         return x * 0.5 * (1 + ops.tanh(root * (x + cubic * x * x * x)))
 
-    if not run.seed:
+    if not run.exact:
         return "gelu"
     return by_tanh if run.network == "gpt2" else by_erf
 
 
-def keras_bert(run):
+def keras_transformer(run):
+    """Return the BERT or the GPT-2."""
     import keras
     from keras import layers, ops
 
-    def norm(x):
-        return layers.LayerNormalization(**run.given(epsilon=TINY))(x)
-
-    tokens = keras.Input((5,), dtype="int64")
-    places = ops.cumsum(ops.ones_like(tokens), 1) - 1
-    hidden = layers.Embedding(run.words, WIDTH)(tokens)
-    hidden += layers.Embedding(2, WIDTH)(ops.zeros_like(tokens))
-    hidden = norm(hidden + layers.Embedding(PLACES, WIDTH)(places))
-    for _ in range(LAYERS):
-        seen = layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(hidden, hidden)
-        hidden = norm(hidden + seen)
-        inner = layers.Dense(INNER, activation=keras_gelu(run))(hidden)
-        hidden = norm(hidden + layers.Dense(WIDTH)(inner))
-    pooled = layers.Dense(WIDTH, activation="tanh")(hidden[:, 0])
-    return keras.Model(tokens, layers.Dense(3)(pooled))
-
-
-def keras_gpt2(run):
-    import keras
-    from keras import layers, ops
+    gpt = run.network == "gpt2"
 
     class Head(layers.Layer):
         def __init__(self, words):
@@ -286,19 +246,32 @@ def keras_gpt2(run):
             return ops.matmul(x, ops.transpose(self.words.embeddings))
 
     def norm(x):
-        return layers.LayerNormalization(**run.given(epsilon=HELD[0]))(x)
+        return layers.LayerNormalization(**run.given(epsilon=HELD[0] if gpt else TINY))(x)
+
+    def attended(x):
+        return layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(x, x, use_causal_mask=gpt)
+
+    def fed(x):
+        return layers.Dense(WIDTH)(layers.Dense(INNER, activation=keras_gelu(run))(x))
 
     tokens = keras.Input((5,), dtype="int64")
     places = ops.cumsum(ops.ones_like(tokens), 1) - 1
     words = layers.Embedding(run.words, WIDTH)
-    hidden = words(tokens) + layers.Embedding(PLACES, WIDTH)(places)
+    hidden = words(tokens)
+    if not gpt:
+        hidden += layers.Embedding(2, WIDTH)(ops.zeros_like(tokens))
+    hidden += layers.Embedding(PLACES, WIDTH)(places)
+    if gpt:
+        for _ in range(LAYERS):
+            hidden += attended(norm(hidden))
+            hidden += fed(norm(hidden))
+        return keras.Model(tokens, Head(words)(norm(hidden))[:, -1, :3])
+    hidden = norm(hidden)
     for _ in range(LAYERS):
-        seen = norm(hidden)
-        attention = layers.MultiHeadAttention(HEADS, WIDTH // HEADS)
-        hidden += attention(seen, seen, use_causal_mask=True)
-        inner = layers.Dense(INNER, activation=keras_gelu(run))(norm(hidden))
-        hidden += layers.Dense(WIDTH)(inner)
-    return keras.Model(tokens, Head(words)(norm(hidden))[:, -1, :3])
+        hidden = norm(hidden + attended(hidden))
+        hidden = norm(hidden + fed(hidden))
+    pooled = layers.Dense(WIDTH, activation="tanh")(hidden[:, 0])
+    return keras.Model(tokens, layers.Dense(3)(pooled))
 
 
 def jax_resnet(run):
@@ -310,7 +283,7 @@ def jax_resnet(run):
     class Normed(nnx.Module):
         def __init__(self, before, filters, size, stride=1):
             side = size // 2
-            pad = {"padding": [(side, side), (side, side)]} if run.seed else {}
+            pad = {"padding": [(side, side), (side, side)]} if run.exact else {}
             self.conv = nnx.Conv(
                 *(before, filters, (size, size), stride), use_bias=False, **pad, **given
             )
@@ -339,7 +312,7 @@ def jax_resnet(run):
             self.out = nnx.Linear(512, 3, **given)
 
         def __call__(self, x):
-            pad = [(1, 1), (1, 1)] if run.seed else "SAME"
+            pad = [(1, 1), (1, 1)] if run.exact else "SAME"
             x = nnx.max_pool(jax.nn.relu(self.stem(x)), (3, 3), (2, 2), pad)
             for block in self.blocks:
                 x = block(x)
@@ -389,7 +362,7 @@ def jax_transformer(run):
         def act(self, x):
             if encoder:
                 return jax.nn.relu(x)
-            return jax.nn.gelu(x, approximate=gpt) if run.seed else jax.nn.gelu(x)
+            return jax.nn.gelu(x, approximate=gpt) if run.exact else jax.nn.gelu(x)
 
     class Model(nnx.Module):
         def __init__(self):
@@ -434,10 +407,10 @@ def with_jax(run, folder):
     jax.config.update("jax_enable_x64", True)
     model = run.made("jax")
     optimizer = nnx.Optimizer(model, optax.sgd(RATE), wrt=nnx.Param)
-    file = folder / f"{run.name}.safetensors"
+    file = folder / f"{run.network}.safetensors"
     if file.exists():
         parity.jax.load(model, file)
-    with parity.jax.watch(folder / run.name, model, optimizer):
+    with parity.jax.watch(folder / run.network, model, optimizer):
         for x, y in run.batches():
             x = np.moveaxis(x, 1, 3) if x.ndim == 4 else x
 
@@ -453,11 +426,11 @@ MODELS = {
     ("torch", "bert"): torch_bert,
     ("torch", "gpt2"): torch_gpt2,
     ("paddle", "resnet"): paddle_resnet,
-    ("paddle", "bert"): paddle_bert,
-    ("paddle", "gpt2"): paddle_gpt2,
+    ("paddle", "bert"): paddle_transformer,
+    ("paddle", "gpt2"): paddle_transformer,
     ("keras", "resnet"): keras_resnet,
-    ("keras", "bert"): keras_bert,
-    ("keras", "gpt2"): keras_gpt2,
+    ("keras", "bert"): keras_transformer,
+    ("keras", "gpt2"): keras_transformer,
     ("jax", "resnet"): jax_resnet,
     ("jax", "encoder"): jax_transformer,
     ("jax", "bert"): jax_transformer,
@@ -498,14 +471,26 @@ def train(side, folder, *runs):
     for run in runs:
         how, network = run.split("/")
         if how == "bounds":
-            single = Path(folder, "float32", side)
-            measured(Entry(network, "float32"), single, SIDES[side])
+            measure_bounds(side, Entry(network, "float32"), Path(folder, "float32", side))
             continue
         where = Path(folder, how, side)
         if (where / network).exists():
             continue
         where.mkdir(parents=True, exist_ok=True)
         SIDES[side](Entry(network, how), where)
+
+
+def measure_bounds(side, run, folder):
+    """Measure the bounds of a side's training."""
+    trace, moved = Trace(folder / run.network), []
+    for seed in (None, *range(5)):
+        to = folder / f"{run.network}-moved" / str(seed)
+        os.environ |= environment(trace.folder, to, seed)
+        SIDES[side](run, folder)
+        moved.append(Trace(to))
+    del os.environ[VARIABLE]
+    measure(trace, *moved[:1], moved[1:]).write(folder / f"{run.network}.json")
+    shutil.rmtree(folder / f"{run.network}-moved")
 
 
 def start(folder, runs):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import assert_one_line
 
-from parity import Recorder, Trace
+from parity import Recorder, Trace, assert_match
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.cli.commands import parity
@@ -90,6 +90,8 @@ def test_a_bound_is_sixteen_times_the_largest_distance(tmp_path, capsys):
         assert main(parity, list(map(str, words))) == status
         printed = " ".join(capsys.readouterr().out.split())
         assert "Measured: forward at most 0.00032 (1)" in printed
+        if status == 0:
+            assert_match(*words[1:3], bounds=words[-1])
 
 
 @pytest.mark.parametrize(

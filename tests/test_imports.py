@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -68,6 +69,7 @@ TESTS = {each.stem for each in (ROOT / "tests").glob("*.py")} | {"tests"}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
+@cache
 def imported_modules(path: Path) -> set[str]:
     """Return the full names of all that a file imports, wherever it does."""
     found = set()

@@ -6,6 +6,7 @@ Read from the source alone. What must differ is listed here, each with its reaso
 import ast
 import builtins
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,7 @@ def files(side: str) -> list[str]:
 MODULES = files("paddle_impl")
 
 
+@cache
 def parsed(side: str, module: str) -> ast.Module:
     return ast.parse((ROOT / side / module).read_text(encoding="utf-8"))
 

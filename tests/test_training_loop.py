@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from conftest import SIGNALS, one_line
 from oracle_side import OracleStrategy, small_spec, text, train_with
-from tensorboardX.proto.event_pb2 import Event
 
 from parity.base.errors import Interrupted, NumericFailure, UsageError
 from parity.trace.reader import Trace
@@ -76,6 +75,9 @@ def scalars(out) -> dict[str, dict[int, float]]:
 
     A record is its length (8 bytes) and a checksum (4), its content, and a checksum (4).
     """
+    # not above: the package loads PyTorch, unless an EventWriter has loaded it before
+    from tensorboardX.proto.event_pb2 import Event
+
     found: dict[str, dict[int, float]] = {}
     for path in sorted((out / "events").glob("events.out.tfevents.*")):
         content, start = path.read_bytes(), 0

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtr, stdtrit  # Student's t; scipy.stats is slow to import
 
 from parity.base.errors import UsageError
 
@@ -70,9 +70,9 @@ def paired_equivalence(a: Sequence[float], b: Sequence[float], margin: float) ->
     error = deviation / math.sqrt(count)
     if error == 0:  # every difference is the same: no doubt is left
         return Equivalence(count, mean, 0.0, mean, mean, margin, float(abs(mean) >= margin))
-    half = error * float(student_t.ppf(1 - LEVEL, count - 1))
-    above_lower = float(student_t.sf((mean + margin) / error, count - 1))
-    below_upper = float(student_t.cdf((mean - margin) / error, count - 1))
+    half = error * float(stdtrit(count - 1, 1 - LEVEL))
+    above_lower = float(stdtr(count - 1, -(mean + margin) / error))
+    below_upper = float(stdtr(count - 1, (mean - margin) / error))
     return Equivalence(
         count, mean, deviation, mean - half, mean + half, margin, max(above_lower, below_upper)
     )
@@ -91,6 +91,6 @@ def pairs_needed(deviation: float, margin: float) -> int | None:
     Source: Julious 2004, Stat. Med. 23(12):1921-1986, section 5, for no difference.
     """
     count = np.arange(2, _MOST_PAIRS)
-    quantiles = student_t.ppf(1 - LEVEL, count - 1) + student_t.ppf((1 + POWER) / 2, count - 1)
+    quantiles = stdtrit(count - 1, 1 - LEVEL) + stdtrit(count - 1, (1 + POWER) / 2)
     enough = np.flatnonzero(quantiles * deviation / np.sqrt(count) <= margin)
     return int(count[enough[0]]) if len(enough) else None

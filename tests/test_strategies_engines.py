@@ -1,6 +1,5 @@
 """What the default strategies rest on: Paddle's engine, and TensorFlow's towers."""
 
-import ast
 import gc
 import subprocess
 import sys
@@ -87,6 +86,14 @@ def _forward_passes_before_the_update(alone: int) -> list[bool]:
     return [outputs.loss.op in found for outputs in strategy._outputs]
 
 
+def _versions(framework: str) -> list[dict[str, str]]:
+    """Return what decides about results, on a processor and on a GPU."""
+    load = FRAMEWORKS[framework].load
+    processor = load("engine:versions")()
+    load("engine:load_engine")(1, "gpu")
+    return [processor, load("engine:versions")()]
+
+
 # ------------------------------------------------------------------------------------------
 
 
@@ -114,15 +121,8 @@ def test_what_unpacks_after_paddle_was_loaded_lives(loading):
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("package", ["paddle_impl", "tf_impl"])
-def test_gpus_round_to_float32_and_repeat_their_sums(package):
-    code = (
-        f"from {package}.engine import load_engine, versions\n"
-        "for device in ('cpu', 'gpu'):\n    load_engine(1, device)\n    print(versions())"
-    )
-    script = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
-    processor, gpu = map(ast.literal_eval, done.stdout.splitlines())
+def test_gpus_round_to_float32_and_repeat_their_sums(framework):
+    processor, gpu = framework.call(_versions, framework.framework)
     assert gpu == processor | {
         "NVIDIA_TF32_OVERRIDE": "0",
         "FLAGS_cudnn_deterministic": "1",

@@ -6,7 +6,7 @@ from threading import Thread
 import numpy as np
 import pytest
 from conftest import wait_for
-from oracle_side import TextBatch
+from oracle_side import OracleStrategy, TextBatch
 
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.initial import zero_state
@@ -36,6 +36,26 @@ PAIRS_SPEC = preset("seq2seq", "tiny").replace(
 )
 
 
+def two_steps(strategy) -> list[dict]:
+    """Train two steps; return the losses of each and its state, which goes on into the next."""
+    draw, state, found = np.random.default_rng(0), zero_state(SPEC, 7), []
+    for step in range(2):
+        tokens, targets = draw.integers(0, 12, (2, 7, 5))
+        batch = TextBatch(tokens, targets, np.full(7, 5), carry=step > 0)
+        result = strategy.step(step_inputs(SPEC, step, batch), state, 0.1)
+        state = result.state
+        found.append({"loss": result.losses.tolist()} | {n: state[n].tolist() for n in state})
+    return found
+
+
+def assert_the_oracles(found: list[dict]) -> None:
+    """Check what `two_steps` returned of two replicas."""
+    for ours, exact in zip(found, two_steps(OracleStrategy(SPEC, Build(2))), strict=True):
+        assert ours.keys() == exact.keys()
+        for name, values in exact.items():
+            np.testing.assert_allclose(ours[name], values, rtol=1e-11, atol=1e-13)
+
+
 # What follows up to the next rule runs in a process of the framework.
 
 
@@ -44,12 +64,10 @@ def _devices(replicas: int, stages: int, micro_batches: int) -> dict:
     build = Build(replicas, settings=StrategySettings(stages, micro_batches))
     strategy = FRAMEWORKS["tensorflow"].strategies.make("layers", SPEC, build)
     operations = strategy._graph.get_operations()
-    draw = np.random.default_rng(0)
-    tokens, targets = draw.integers(0, 12, (2, 7, 5))
-    batch = TextBatch(tokens, targets, np.full(7, 5), carry=False)
     with strategy.profile() as events:
-        strategy.step(step_inputs(SPEC, 0, batch), zero_state(SPEC, 7), 0.1, record=True)
+        steps = two_steps(strategy)
     return {
+        "steps": steps,
         "variables": {
             each.name: each.device for each in operations if each.type == "VarHandleOp"
         },
@@ -82,34 +100,33 @@ def _cut(network: str, stages: int) -> list[dict]:
 
 
 def _runs_again() -> dict:
-    """Return whether two runs give the same bits, and what a step does that fails."""
-    spec = SPEC.replace(dtype="float32")
+    """Return two runs, whether they have the same bits, and what a step does that fails."""
     build = Build(2, settings=StrategySettings(2, 2))
     draw = np.random.default_rng(0)
     tokens, targets = draw.integers(0, 12, (2, 7, 5))
-    inputs = step_inputs(spec, 0, TextBatch(tokens, targets, np.full(7, 5), carry=False))
-    runs = []
+    inputs = step_inputs(SPEC, 0, TextBatch(tokens, targets, np.full(7, 5), carry=False))
+    runs, steps = [], []
     for _ in range(2):
-        strategy = FRAMEWORKS["paddle"].strategies.make("layers", spec, build)
-        for _ in range(3):
-            strategy.step(inputs, zero_state(spec, 7), 0.1)
+        strategy = FRAMEWORKS["paddle"].strategies.make("layers", SPEC, build)
+        steps.append(two_steps(strategy))
         runs.append(strategy.snapshot())
     said, wrong = [], TextBatch(tokens + 100, targets, np.full(7, 5), carry=False)
     narrow = {"lstm_2": inputs.masks["lstm_2"][:, :, :3]}
     # the first fails in the first stage, the second in the last, for which the first waits
     for failing in (
-        step_inputs(spec, 0, wrong),
+        step_inputs(SPEC, 0, wrong),
         replace(inputs, masks={**inputs.masks, **narrow}),
     ):
         try:
-            strategy.step(failing, zero_state(spec, 7), 0.1)
+            strategy.step(failing, zero_state(SPEC, 7), 0.1)
         except ValueError as error:
             said.append(str(error))
     first, second = runs
     return {
+        "steps": steps,
         "same": all(np.array_equal(first[name], second[name]) for name in first),
         "said": said,
-        "goes on": strategy.step(inputs, zero_state(spec, 7), 0.1).loss,
+        "goes on": strategy.step(inputs, zero_state(SPEC, 7), 0.1).loss,
     }
 
 
@@ -139,7 +156,7 @@ def _turns() -> list[str]:
 
 
 def test_each_layer_of_tensorflow_runs_on_its_stages_device(frameworks):
-    replicas, micro_batches = 2, 3
+    replicas = micro_batches = 2
     found = frameworks["tensorflow"].call(_devices, replicas, 3, micro_batches)
     stages = stages_of(SPEC, 3)
     assert stages == [["embed", "lstm_0"], ["lstm_1"], ["lstm_2", "softmax"]]
@@ -156,6 +173,7 @@ def test_each_layer_of_tensorflow_runs_on_its_stages_device(frameworks):
             assert forward == own
             assert backward == own[::-1]
     assert found["ran"] == [f"CPU:{device}" for device in range(6)]
+    assert_the_oracles(found["steps"])
 
 
 @pytest.mark.parametrize("network", ["language-model", "seq2seq"])
@@ -181,6 +199,8 @@ def test_paddles_programs_are_cut_between_layers(frameworks, network, stages):
 def test_paddles_stages_add_up_in_order_and_go_on_after_an_error(frameworks):
     found = frameworks["paddle"].call(_runs_again)
     assert found["same"]
+    assert found["steps"][0] == found["steps"][1]
+    assert_the_oracles(found["steps"][0])
     first, last = found["said"]
     assert "lookup_table_v2 > error" in first
     assert "elementwise_mul > error" in last

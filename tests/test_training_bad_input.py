@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, ended, flags, write_text
+from conftest import FRAMEWORKS, ONE_FRAMEWORK, assert_one_line, ended, flags, write_text
 
 from parity.twins.training.checkpoint import load_checkpoint
 
@@ -53,17 +53,6 @@ def _other_text(folder, finished):
     return {"data": data, "out": finished, "resume": True}, ["corpus"]
 
 
-def _checkpoint(finished):
-    return finished / "checkpoints" / "step-00000001.safetensors"
-
-
-def _flipped_bit(folder, finished):
-    content = bytearray(_checkpoint(finished).read_bytes())
-    content[-5] ^= 4
-    (folder / "bit.safetensors").write_bytes(content)
-    return {"resume": folder / "bit.safetensors"}, ["bit.safetensors", "sha256"]
-
-
 CASES = [
     value for name, value in list(globals().items())
     if name.startswith("_") and getattr(value, "__code__", None)
@@ -89,12 +78,14 @@ def test_both_trainers_refuse_it_in_one_line(frameworks, text, cache, finished, 
     assert not (tmp_path / "run" / "checkpoints").exists() or case is _gpu
 
 
+@ONE_FRAMEWORK
 def test_a_refused_gpu_leaves_no_run_behind(framework, text, cache, tmp_path):
     given = {"data": text, "cache": cache, "out": tmp_path / "run", "steps": 1}
     assert framework.train(*flags(**given, device="gpu")).wait()[0] == 2
     ended(framework.train(*flags(**given)))
 
 
+@ONE_FRAMEWORK
 def test_a_loss_that_is_not_finite_stops_the_run(framework, text, cache, tmp_path):
     """Weights of 1e200 are finite, but their products are not: the next step finds that."""
     given = {"data": text, "cache": cache, "out": tmp_path / "run", "dtype": "float32"}

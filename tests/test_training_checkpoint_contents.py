@@ -14,7 +14,6 @@ from parity.base.errors import UsageError
 from parity.twins.training import checkpoint as module
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
 
-DEEP = "[" * 100_000
 BIAS = "weight/lstm_0/bias"
 
 
@@ -103,16 +102,12 @@ CONTENTS = {
     "a state turned": (tensor("state/h", lambda a: a.swapaxes(0, 1).copy()), "is (2, 7, 6)"),
     "another name": (renamed(BIAS, f"{BIAS}es"), f"missing: ['{BIAS}']; extra: ['{BIAS}es']"),
     "step -5": (field("step", "-5"), f"step is '-5'; {STEPS}"),
-    "step 2e23": (field("step", "2" + "0" * 23), f"step is '2{'0' * 23}'; {STEPS}"),
     "no digits of ours": (field("step", "٣"), "step is '\\u0663'; "),
     **{
         f"no {name}": (without(name), f"there is no {name} in its metadata")
         for name in ("spec", "step", "corpus", "framework", "vocabularies")
     },
     "a spec that is no JSON": (field("spec", "{'"), 'spec is "{\'"; allowed: JSON'),
-    "a deep spec": (field("spec", DEEP), "spec is '[[["),
-    "a long number": (field("spec", "9" * 5000), "spec is '9999"),
-    "a list for a spec": (field("spec", "[]"), "spec is []; allowed: an object with a network"),
     "a network of numbers": (in_spec(None, "network", "[1]"), "allowed: an object with a netw"),
     "an unknown network": (
         in_spec(None, "network", '"x"'),
@@ -123,10 +118,6 @@ CONTENTS = {
     "a truth for a size": (
         in_spec("model", "hidden_size", "true"),
         "--hidden-size is True; allowed: a whole number",
-    ),
-    "layers without end": (
-        in_spec("model", "num_layers", "1" + "0" * 18),
-        "allowed: >= 1 and <=",
     ),
     "another precision": (
         in_spec("training", "dtype", '"float64"'),
@@ -199,9 +190,9 @@ def test_a_checkpoint_rewritten_as_it_was_is_accepted(newest):
     assert load_checkpoint(newest).step == 2
 
 
-@pytest.mark.parametrize("case", ["whole numbers", "no state"])
-def test_both_trainers_refuse_it_alike(frameworks, newest, text, cache, tmp_path, case):
-    rewritten(newest, CONTENTS[case][0])
+def test_both_trainers_refuse_it_alike(frameworks, newest, text, cache, tmp_path):
+    change, expected = CONTENTS["no state"]
+    rewritten(newest, change)
     given = {"data": text, "cache": cache, "resume": newest, "optimizer": "adam", "steps": 3}
     jobs = {
         name: frameworks[name].train(*flags(**given, out=tmp_path / name))
@@ -210,5 +201,5 @@ def test_both_trainers_refuse_it_alike(frameworks, newest, text, cache, tmp_path
     lines = {assert_one_line(*job.wait()[::2]) for job in jobs.values()}
     (line,) = lines
     assert line.startswith(f"error: {newest}: ")
-    assert CONTENTS[case][1] in line
+    assert expected in line
     assert not any((tmp_path / name / "losses.csv").exists() for name in FRAMEWORKS)

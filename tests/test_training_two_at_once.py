@@ -35,47 +35,34 @@ def endless(framework, text, cache, tmp_path):
         os.kill(job.pid, signal.SIGKILL)
 
 
-def newest(out):
-    """Return the checkpoint that `latest` names."""
-    folder = out / "checkpoints"
-    return load_checkpoint(folder / (folder / "latest").read_text().strip())
-
-
-def test_the_second_trainer_of_a_folder_is_refused(framework, endless, text, cache, tmp_path):
-    out = tmp_path / "run"
-    for more in ({"overwrite": True}, {"resume": True}, {}):
-        words = flags(data=text, cache=cache, out=out, **more)
-        assert assert_one_line(*framework.train(*words).wait()[::2]) == (
-            f"error: {out}: process {endless.pid} on {socket.gethostname()} is writing to it; "
-            "allowed: another --out, or to wait until that process ends"
-        )
-    latest = (out / "checkpoints" / "latest").read_text()
-    wait_for(lambda: (out / "checkpoints" / "latest").read_text() != latest)
-    os.kill(endless.pid, signal.SIGTERM)
-    assert endless.wait()[0] == 143
-    assert not (out / ".lock").exists()
-    newest(out)
-
-
 def test_nothing_else_is_written_to_the_folder_of_a_training(
     framework, endless, text, cache, tmp_path
 ):
     out = tmp_path / "run"
     given = flags(data=text, cache=cache, replicas=None)
-    others = {
-        "out": ["--evaluate-only", "--resume", f"--out={out}"],
-        "profile": [f"--profile={out}", "--steps=20"],
-        "trace": [f"--trace={out}", "--steps=2"],
-    }
-    for name, words in others.items():
+    for words, other in (
+        ([f"--out={out}", "--overwrite"], "out"),
+        ([f"--out={out}", "--resume"], "out"),
+        ([f"--out={out}"], "out"),
+        (["--evaluate-only", "--resume", f"--out={out}"], "out"),
+        ([f"--profile={out}", "--steps=20"], "profile"),
+        ([f"--trace={out}", "--steps=2"], "trace"),
+    ):
         assert assert_one_line(*framework.train(*given, *words).wait()[::2]) == (
             f"error: {out}: process {endless.pid} on {socket.gethostname()} is writing to it; "
-            f"allowed: another --{name}, or to wait until that process ends"
+            f"allowed: another --{other}, or to wait until that process ends"
         )
     # beside it, its checkpoints can be evaluated
     beside = ["--evaluate-only", f"--resume={out}", f"--out={tmp_path / 'evaluated'}"]
     ended(framework.train(*flags(data=text, cache=cache, epochs=100_000), *beside))
     assert {path.name for path in (tmp_path / "evaluated").iterdir()} == {"evaluation.json"}
+    latest = (out / "checkpoints" / "latest").read_text()
+    wait_for(lambda: (out / "checkpoints" / "latest").read_text() != latest)
+    os.kill(endless.pid, signal.SIGTERM)
+    assert endless.wait()[0] == 143
+    assert not (out / ".lock").exists()
+    latest = (out / "checkpoints" / "latest").read_text()
+    load_checkpoint(out / "checkpoints" / latest.strip())
 
 
 def test_the_second_run_in_a_folder_is_refused(text, cache, tmp_path):

@@ -6,31 +6,41 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import FOLDERS, assert_one_line, flags, start, wait_for
+from conftest import FOLDERS, assert_one_line, ended, flags, one_line, start, wait_for
+
+from parity.base.errors import UsageError
+from parity.base.plugins import VARIABLE, load_plugins
+from parity.twins.launch.fork_server import ForkServer
 
 TESTS = Path(__file__).resolve().parent
 PLUGIN = str(TESTS / "toy_plugin.py")
 
 
 def run(command, plugins=PLUGIN):
-    environment = {**os.environ, "PARITY_PLUGINS": plugins, "PYTHONPATH": str(TESTS)}
+    environment = {**os.environ, VARIABLE: plugins, "PYTHONPATH": str(TESTS)}
     process = start(command, env=environment)
     printed, errors = process.communicate()
     return process.returncode, printed, errors
 
 
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory):
+    """Return Paddle with the plug-in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, PLUGIN)
+        patch.setenv("PYTHONPATH", str(TESTS))
+        server = ForkServer("paddle", tmp_path_factory.mktemp("outside"))
+    with server:
+        yield server
+
+
 def test_a_network_and_a_strategy_from_outside_match(text, cache, tmp_path):
-    """Recorded beside the oracle: every rung, on uneven replicas."""
+    """Recorded beside the oracle: every rung, on uneven replicas, and its evaluation."""
     status, printed, errors = run(
         [
             *("-m", "parity", "run", "--network", "bigram", "--steps", "4", "--dtype"),
             *("float64", "--replicas", "3", "--no-throughput", "--data", text),
-            *(
-                "--strategy",
-                "tensorflow=towers,tensorflow=one-device",
-                "--kernels",
-                "plain,fast",
-            ),
+            *("--strategy", "tensorflow=one-device", "--checks", "evaluation"),
             *("--out", tmp_path, "--cache", cache),
         ]
     )
@@ -38,7 +48,7 @@ def test_a_network_and_a_strategy_from_outside_match(text, cache, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["verdict"], report["network"]) == ("match", "bigram")
     sides = report["sides"].values()
-    assert {side["strategy"] for side in sides} == {"parallel-executor", "towers", "one-device"}
+    assert {side["strategy"] for side in sides} == {"parallel-executor", "one-device"}
     assert report["rungs"]["gradient"]["worst_relative"] > 0
     assert "verdict: match" in printed
 
@@ -73,40 +83,29 @@ def test_a_framework_that_does_not_take_part_is_one_line(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "side", ["paddle_impl", pytest.param("tf_impl", marks=pytest.mark.thorough)]
-)
-def test_a_network_from_outside_trains_saves_and_resumes(side, text, cache, tmp_path):
+def test_a_network_from_outside_trains_saves_and_resumes(outside, text, cache, tmp_path):
     common = ["--network", "bigram", "--width", "5", "--data", text, "--cache", cache]
-    common += ["--out", tmp_path / "run", "--replicas", "2"]
-    status, _, errors = run([f"{side}/train.py", *common, "--steps", "3"])
-    assert status == 0, errors
-    status, _, errors = run([f"{side}/train.py", *common, "--resume"])
-    assert status == 0, errors
-    assert "resumed at step 3" in errors
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    common += ["--out", tmp_path, "--replicas", "2"]
+    ended(outside.train(*common, "--steps", "3"))
+    assert "resumed at step 3" in ended(outside.train(*common, "--resume"))
+    summary = json.loads((tmp_path / "summary.json").read_text())
     assert 1 < summary["test_perplexity"] < 1000
 
 
-@pytest.mark.parametrize(
-    "side", ["paddle_impl", pytest.param("tf_impl", marks=pytest.mark.thorough)]
-)
 def test_a_network_that_does_not_say_where_its_layers_begin_has_one_stage(
-    side, text, cache, tmp_path
+    outside, text, cache, tmp_path
 ):
-    common = [f"{side}/train.py", "--network", "bigram", "--data", text, "--cache", cache]
-    common += ["--strategy", "layers", "--replicas", "1", "--steps", "2", "--out", tmp_path]
-    status, _, errors = run([*common, "--stages", "2"])
-    line = assert_one_line(status, errors)
+    common = ["--network", "bigram", "--data", text, "--cache", cache, "--out", tmp_path]
+    common += ["--strategy", "layers", "--replicas", "1", "--steps", "2", "--stages"]
+    line = assert_one_line(*outside.train(*common, "2").wait()[::2])
     assert line.startswith("error: --stages is 2, but the network 'bigram' does not declare")
-    status, _, errors = run([*common, "--stages", "1"])
-    assert status == 0, errors
+    ended(outside.train(*common, "1"))
 
 
 @pytest.mark.parametrize("command", [["-m", "parity", "doctor"], ["tf_impl/train.py"]])
 def test_a_plugin_that_cannot_be_loaded_is_one_line(command):
     line = assert_one_line(*run(command, "no_such_module")[::2])
-    assert "PARITY_PLUGINS" in line
+    assert VARIABLE in line
     assert "no_such_module" in line
 
 
@@ -123,18 +122,12 @@ def test_a_plugin_that_cannot_be_loaded_is_one_line(command):
         ("json.py", "", "ImportError: another module is called json"),
     ],
 )
-def test_a_plugins_own_mistake_is_one_line(tmp_path, name, content, reason):
+def test_a_plugins_own_mistake_is_one_line(tmp_path, monkeypatch, name, content, reason):
     (tmp_path / name).write_text(content)
-    debug = ["--debug"] if name == "raising.py" else []
-    status, _, errors = run(["tf_impl/train.py", *debug], str(tmp_path / name))
-    assert ("Traceback" in errors) == bool(debug)
-    *_, line = errors.splitlines()
-    assert (status, line.startswith("error: "), reason in line) == (2, True, True)
-
-
-def test_without_the_plugin_the_network_is_unknown():
-    status, _, errors = run(["tf_impl/train.py", "--network", "bigram"], "")
-    assert "allowed: language-model, seq2seq" in assert_one_line(status, errors)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / name))
+    with pytest.raises(UsageError) as caught:
+        load_plugins()
+    assert reason in one_line(caught)
 
 
 @pytest.mark.parametrize("command", ["-m parity", "paddle_impl/train.py", "tf_impl/chat.py"])

@@ -24,6 +24,8 @@ from dataclasses import astuple
 from pathlib import Path
 
 import browser
+import numpy as np
+import psutil
 import pytest
 import two_hosts
 
@@ -33,6 +35,7 @@ from parity.twins.launch.edited_source import Edit
 from parity.twins.launch.fork_server import ForkServer
 from parity.twins.launch.processes import ROOT
 from parity.twins.spec.frameworks import FRAMEWORKS as REGISTRIES
+from parity.twins.training.checkpoint import load_checkpoint
 
 FOLDERS = {name: each.folder for name, each in REGISTRIES.items()}
 FRAMEWORKS = tuple(FOLDERS)
@@ -203,6 +206,18 @@ def wait_for(condition, seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < last, f"waited {seconds} s in vain"
         time.sleep(0.01)
+
+
+def wait_for_checkpoint(out: Path) -> None:
+    """Wait until a training has written a checkpoint in its folder."""
+    wait_for(lambda: any((out / "checkpoints").glob("step-*")), seconds=240)
+
+
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started, in their order."""
+    with suppress(psutil.NoSuchProcess):
+        return sorted(each.pid for each in psutil.Process(process).children())
+    return []
 
 
 def processes_in(folder: Path) -> list[int]:
@@ -482,6 +497,19 @@ def assert_one_line(status: int, errors: str, expected: int = 2) -> str:
     assert len(complaints) == 1
     assert lines[-1] == complaints[0], errors
     return complaints[0]
+
+
+def assert_same_end(ours: Path, theirs: Path) -> None:
+    """See that two runs have ended with the same bits."""
+    name = (theirs / "checkpoints" / "latest").read_text().strip()
+    found = [load_checkpoint(each / "checkpoints" / name) for each in (ours, theirs)]
+    for kind in ("snapshot", "state"):
+        mine, other = (getattr(each, kind) or {} for each in found)
+        assert mine.keys() == other.keys()
+        for tensor, array in other.items():
+            np.testing.assert_array_equal(mine[tensor], array, tensor)
+    losses = [(each / "losses.csv").read_bytes() for each in (ours, theirs)]
+    assert losses[0] == losses[1]
 
 
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}

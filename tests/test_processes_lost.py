@@ -7,7 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import COLLECTIVE, LOGGED, chosen, ended, flags, wait_for
+from conftest import (
+    COLLECTIVE,
+    LOGGED,
+    children,
+    chosen,
+    ended,
+    flags,
+    wait_for,
+    wait_for_checkpoint,
+)
 
 from parity.twins.launch.edited_source import Edit
 from parity.twins.training.checkpoint import newest_checkpoint
@@ -23,7 +32,19 @@ def sides(*names: str):
     return pytest.mark.parametrize(("framework", "entry"), entries)
 
 
-ALL = sides(*COLLECTIVE.values(), "horovod")
+def all_with(name: str, first, other):
+    """Run a test with all of them and two values; the other one quickly with Paddle's alone."""
+    cases = [
+        pytest.param(*each.values, value, id=f"{each.id}-{value}", marks=each.marks)
+        for value, quick in ((first, COLLECTIVE.values()), (other, [COLLECTIVE["paddle"]]))
+        for each in chosen(
+            lambda entry: entry.name in (*COLLECTIVE.values(), "horovod"),
+            lambda entry, quick=quick: entry.name in quick,
+        )
+    ]
+    return pytest.mark.parametrize(("framework", "entry", name), cases)
+
+
 ONE = sides(COLLECTIVE["paddle"])  # of what all do by the same code
 
 
@@ -41,26 +62,19 @@ def train(framework, entry, trainings, text, cache, tmp_path):
     return start
 
 
-def ranks(process: int) -> list[int]:
-    """Return the processes that a training's supervisor has started, by rank."""
-    listed = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return sorted(map(int, listed))
-
-
 def kill(process: int, folder: Path, rank: int, number: int) -> int:
     """Send a signal to a rank once there is a checkpoint; return the rank's process."""
-    wait_for(lambda: any((folder / "checkpoints").glob("step-*")), seconds=120)
-    killed = ranks(process)[rank]
+    wait_for_checkpoint(folder)
+    killed = children(process)[rank]
     os.kill(killed, number)
     return killed
 
 
-@ALL
-@pytest.mark.parametrize("rank", [0, 1])
+@all_with("rank", 1, 0)
 def test_a_killed_rank_ends_the_training_and_what_is_saved_is_whole(rank, train, tmp_path):
     """From which it goes on as from any checkpoint."""
     job = train()
-    before = ranks(job.pid) if kill(job.pid, tmp_path / "run", rank, signal.SIGKILL) else []
+    before = children(job.pid) if kill(job.pid, tmp_path / "run", rank, signal.SIGKILL) else []
     errors = ended(job, 4)
     assert not LOGGED.search(errors), errors
     (line,) = [each for each in errors.splitlines() if each.startswith("error: ")]
@@ -89,7 +103,7 @@ def test_a_training_starts_again_by_itself(train, tmp_path):
 def test_a_run_that_has_saved_nothing_starts_again_from_its_beginning(train, tmp_path):
     job, marker = train(max_restarts=1), tmp_path / "run" / "run.json"
     wait_for(marker.exists, seconds=120)
-    os.kill(ranks(job.pid)[1], signal.SIGKILL)
+    os.kill(children(job.pid)[1], signal.SIGKILL)
     assert not any((tmp_path / "run" / "checkpoints").glob("step-*")), "it came too late"
     errors = ended(job)
     assert "starting again" in errors
@@ -103,8 +117,8 @@ def test_a_restart_does_not_take_an_old_run_for_its_own(train, tmp_path):
     """If a rank is lost before the run that is to be overwritten is gone."""
     assert train(seed=2, steps=10).wait()[0] == 0
     job = train(max_restarts=1, overwrite=True, steps=10)
-    wait_for(lambda: len(ranks(job.pid)) == 2)
-    os.kill(ranks(job.pid)[0], signal.SIGKILL)
+    wait_for(lambda: len(children(job.pid)) == 2)
+    os.kill(children(job.pid)[0], signal.SIGKILL)
     errors = ended(job)
     assert "resumed" not in errors
     assert train("whole", steps=10).wait()[0] == 0
@@ -112,16 +126,15 @@ def test_a_restart_does_not_take_an_old_run_for_its_own(train, tmp_path):
     assert tables[0] == tables[1]
 
 
-@ALL
-@pytest.mark.parametrize("to", ["all", "one"])
+@all_with("to", "all", "one")
 def test_a_signal_stops_all_after_the_same_step(to, train, tmp_path):
     """Whether a single rank gets it, or all do, and again from their supervisor."""
     job = train(max_restarts=2)
     if to == "one":
         kill(job.pid, tmp_path / "run", 1, signal.SIGHUP)
     else:
-        wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("step-*")), seconds=120)
-        for each in (job.pid, *ranks(job.pid)):
+        wait_for_checkpoint(tmp_path / "run")
+        for each in (job.pid, *children(job.pid)):
             os.kill(each, signal.SIGTERM)
     errors = ended(job, 129 if to == "one" else 143)
     assert "starting again" not in errors
@@ -146,7 +159,7 @@ def test_a_rank_may_stand_still_for_a_while(train, tmp_path):
 @ONE  # for TensorFlow see the test below
 def test_what_is_asked_to_stop_while_it_starts_is_not_started_again(train):
     job = train(max_restarts=2)
-    wait_for(lambda: len(ranks(job.pid)) == 2)
+    wait_for(lambda: len(children(job.pid)) == 2)
     time.sleep(0.3)  # until the supervisor listens
     os.kill(job.pid, signal.SIGTERM)
     errors = ended(job, 143)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import two_hosts
-from conftest import COLLECTIVE, flags, wait_for
+from conftest import COLLECTIVE, flags, wait_for, wait_for_checkpoint
 from two_hosts import command_inside, processes_inside
 
 from parity.twins.processes.launcher_variables import MEETING, Members, variables
@@ -66,7 +66,7 @@ def test_a_cut_link_ends_both_with_a_line_that_names_the_other(name, words, tmp_
     with two_hosts.hosts() as two:
         given = words(epochs=10_000, checkpoint_every=5, out=tmp_path / "run")
         started = [start(name, host, rank, given) for rank, host in enumerate(two.names)]
-        wait_for(lambda: any((tmp_path / "run" / "checkpoints").glob("step-*")), seconds=240)
+        wait_for_checkpoint(tmp_path / "run")
         two.cut(0)
         errors = [each.communicate(timeout=60)[1] for each in started]
     for rank, (process, printed) in enumerate(zip(started, errors, strict=True)):
@@ -189,7 +189,7 @@ def test_a_rank_killed_on_the_other_host_is_started_again(name, words, tmp_path)
             text=True,
         )
         saved = tmp_path / "run" / "checkpoints"
-        wait_for(lambda: any(saved.glob("step-*")), seconds=240)
+        wait_for_checkpoint(tmp_path / "run")
         assert len(processes_inside(second)) == 2  # a rank, and what has started it
         ranks = [
             each

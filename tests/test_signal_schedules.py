@@ -23,16 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 
-import numpy as np
 import pytest
-from conftest import FOLDERS, chosen, flags, processes_in, wait_for
+from conftest import FOLDERS, assert_same_end, chosen, flags, processes_in, wait_for
 
 from parity.base.files import UNFINISHED
 from parity.twins.launch.fork_server import Forked, ForkServer
 from parity.twins.launch.processes import ROOT, interpreter
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.strategies import StrategyEntry
-from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
+from parity.twins.training.checkpoint import newest_checkpoint
 
 COUNT = int(os.environ.get("PARITY_SIGNAL_SCHEDULES", "1"))
 SEED = int(os.environ.get("PARITY_SIGNAL_SEED", "1"))
@@ -156,37 +155,6 @@ def place(tmp_path):
     return tmp_path.resolve()
 
 
-@pytest.fixture(scope="module")
-def server(frameworks, tmp_path_factory):
-    """Return a function from a side and its strategy to the server that forks its trainings."""
-    others: dict[str, ForkServer] = {}
-
-    def of(framework: str, entry: StrategyEntry) -> ForkServer:
-        if not entry.environment:
-            return frameworks[framework]
-        if entry.name not in others:
-            folder = tmp_path_factory.mktemp("other")
-            others[entry.name] = ForkServer(framework, folder, strategy=entry.name)
-        return others[entry.name]
-
-    yield of
-    for each in others.values():
-        each.stop()
-
-
-def same(ours: Path, theirs: Path) -> None:
-    """See that two runs have ended with the same bits."""
-    name = (theirs / "checkpoints" / "latest").read_text().strip()
-    found = [load_checkpoint(each / "checkpoints" / name) for each in (ours, theirs)]
-    for kind in ("snapshot", "state"):
-        mine, other = (getattr(each, kind) or {} for each in found)
-        assert mine.keys() == other.keys()
-        for tensor, array in other.items():
-            np.testing.assert_array_equal(mine[tensor], array, tensor)
-    losses = [(each / "losses.csv").read_bytes() for each in (ours, theirs)]
-    assert losses[0] == losses[1]
-
-
 def trains(framework: str, entry: StrategyEntry, text: Path, cache: Path) -> list[str]:
     """Return the script and the flags of a training that saves often."""
     optimizer = "sgd" if "sgd" in entry.traits.optimizers else "adam"
@@ -206,9 +174,10 @@ def has_its_own_way_to_stop(entry: StrategyEntry) -> bool:
 
 @pytest.mark.parametrize(("framework", "entry"), chosen(has_its_own_way_to_stop))
 def test_whatever_signals_come_a_training_ends_and_goes_on_to_the_same_bits(
-    server, framework, entry, text, cache, place
+    trainings, framework, entry, text, cache, place
 ):
-    forks, words = server(framework, entry), trains(framework, entry, text, cache)
+    forks = trainings.server(framework, entry.name)
+    words = trains(framework, entry, text, cache)
     synchronous = entry.traits.synchronous
     whole, out = place / "whole", place / "out"
 
@@ -256,5 +225,5 @@ def test_whatever_signals_come_a_training_ends_and_goes_on_to_the_same_bits(
         if not synchronous:
             shutil.rmtree(whole, ignore_errors=True)
             end(f"--out={whole}", f"--schedule={out / 'schedule.jsonl'}")
-        same(out, whole)
+        assert_same_end(out, whole)
         shutil.rmtree(out)

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from conftest import FRAMEWORKS, assert_one_line, ended, flags, run_python, start
+from conftest import FRAMEWORKS, ONE_FRAMEWORK, assert_one_line, ended, flags, run_python, start
 
 from parity.twins.launch.processes import ROOT
 from parity.twins.training.meter import Step
@@ -77,16 +77,26 @@ PAIRS |= {"source_segmenter": "spaces", "target_segmenter": "spaces"}
 PAIRS |= {"input_feeding": True, "attention": "bahdanau", "cell": "gru"}
 
 
+OTHERS = {
+    "seq2seq": PAIRS,
+    "layers": {"strategy": "layers"},
+    "asynchronous": {"strategy": "asynchronous"},
+    "mirrored": {"strategy": "mirrored"},
+}
+
+
 @pytest.mark.parametrize(
-    "given",
+    ("name", "given"),
     [
-        {},
-        pytest.param(PAIRS, marks=THOROUGH, id="seq2seq"),
-        pytest.param({"strategy": "layers"}, id="layers"),
-        pytest.param({"strategy": "asynchronous"}, marks=THOROUGH, id="asynchronous"),
+        *((name, {}) for name in FRAMEWORKS),
+        *(
+            pytest.param(name, given, marks=THOROUGH, id=f"{name}-{other}")
+            for other, given in OTHERS.items()
+            for name in FRAMEWORKS
+            if (name, other) != ("paddle", "mirrored")
+        ),
     ],
 )
-@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_every_phase_has_its_operations(name, given, frameworks, text, pairs, cache, tmp_path):
     common = {"batch_size": 8, "hidden_size": 64, "optimizer": "adam", "steps": 15}
     common |= {"data": pairs if "network" in given else text, "cache": cache}
@@ -97,7 +107,8 @@ def test_every_phase_has_its_operations(name, given, frameworks, text, pairs, ca
     assert (table["steps"], table["replicas"]) == (5, 2)
     assert set(table["phases"]) == set(PHASES)
     strategy = given.get("strategy")
-    always = ("forward", "backward", "update") if strategy else PHASES
+    copies = strategy in (None, "mirrored")  # on every replica, which an all-reduce joins
+    always = PHASES if copies else ("forward", "backward", "update")
     assert all(table["phases"][phase] > 0 for phase in always), table["phases"]
     whole = table["milliseconds_per_step"]
     # an operation counted twice would leave less than nothing; the steps of free workers
@@ -114,7 +125,7 @@ def test_every_phase_has_its_operations(name, given, frameworks, text, pairs, ca
         "tensorflow": ("ResourceApplyAdam", "MatMul", "MatMul", "AddN"),
     }[name]
     assert of_phase[adam] == {"update"}
-    if not strategy:
+    if copies:
         assert sum(table["phases"].values()) + table["idle"] == pytest.approx(whole)
         assert "forward" in of_phase[product]
         assert "backward" in of_phase[gradient]
@@ -126,10 +137,13 @@ def test_every_phase_has_its_operations(name, given, frameworks, text, pairs, ca
         calls = next(e["calls"] for e in table["operations"] if e["operation"] == adam)
         if strategy == "asynchronous":  # an update by each worker, one of which may be ahead
             assert 9 <= calls <= 9 * 2 * (5 + 1) / 5
-        else:  # Paddle's replicas update their own
-            assert calls == 9 * (2 if name == "paddle" and not strategy else 1)
+        else:  # TensorFlow's towers have one set of variables
+            assert calls == 9 * (
+                2 if copies and (name, strategy) != ("tensorflow", None) else 1
+            )
 
 
+@ONE_FRAMEWORK
 def test_profiling_refuses_what_does_not_go_with_it(framework, text, cache, tmp_path):
     given = {"data": text, "cache": cache, "profile": tmp_path / "profile"}
     for more, named in (

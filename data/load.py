@@ -14,15 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data.encoded_pairs import EncodedPairs
+from data.encoded_pairs import EncodedPairs, with_turns
 from data.pair_batches import PairBatches, pad_sources
-from data.pair_corpus import (
-    PairCorpus,
-    PairOptions,
-    encode_source,
-    known_words,
-    load_pairs,
-)
+from data.pair_corpus import PairCorpus, PairOptions, load_pairs
 from data.segmenters import Segmentation
 from data.text_batches import SentenceBatches, StreamBatches
 from data.text_corpus import load_corpus
@@ -34,6 +28,7 @@ from parity.base.special_tokens import PAIR_SPECIAL
 # Names of the files that a network trained on pairs needs besides its weights.
 _SOURCE, _TARGET = "source.vocabulary.txt", "target.vocabulary.txt"
 _DICTIONARY = "user_dictionary.txt"
+_MOST_WORDS = 8  # that a refused question is answered with
 
 
 @dataclass(frozen=True)
@@ -173,7 +168,7 @@ class PairCodec:
     source_limit: int | None = None
 
     def read(self, question: str, earlier: Sequence[str] = ()) -> NDArray[np.int32]:
-        """Return the ids of a question.
+        """Return the ids of a question, int32 [source_time].
 
         Args:
           question: what was typed.
@@ -182,14 +177,33 @@ class PairCodec:
         Raises:
           UsageError: if it holds no word, or only words that are not in the vocabulary.
         """
-        turns = earlier[-self.turns :] if self.turns else ()
-        return encode_source(
-            question, self.segmentation, self.source_vocabulary, turns, self.source_limit
-        )
+        segment, vocabulary = self.segmentation.segment_source, self.source_vocabulary
+        words = segment(question)
+        if not words:
+            raise UsageError(f"question {question[:80]!r}: there is no word in it")
+        ids = vocabulary.encode_words(words)
+        if bool((ids == vocabulary.unknown_id).all()):
+            raise UsageError(
+                f"question {question[:80]!r}: none of its words is in the vocabulary:"
+                f" {' '.join(words)[:80]}; it has words such as"
+                f" {' '.join(self.examples(question))}"
+            )
+        turns = [segment(turn) for turn in earlier[-self.turns :]] if self.turns else []
+        return vocabulary.encode_words(with_turns(turns, words, self.source_limit))
 
     def examples(self, question: str = "") -> list[str]:
-        """Return words of questions that are known, those like the question's first."""
-        return known_words(question, self.source_vocabulary)
+        """Return words of questions that are known: those that share a letter, then the rest.
+
+        Both kinds come the most frequent first, and punctuation is left out.
+        """
+        vocabulary = self.source_vocabulary
+        words = [
+            word for word in vocabulary.tokens[len(vocabulary.special) :] if word[:1].isalnum()
+        ]
+        # of Chinese: a word of Latin letters shares some with nearly every other
+        letters = {letter for letter in question if letter.isalnum() and not letter.isascii()}
+        alike = [word for word in words if letters & set(word)]
+        return list(dict.fromkeys([*alike[:_MOST_WORDS], *words]))[:_MOST_WORDS]
 
     def write(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's ids."""

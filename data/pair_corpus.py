@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from data import built_in_pairs as synthetic_pairs
 from data.cache import cached_folder, file_hash, file_stats, make_whole, settings_hash
-from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs, file_notes, with_turns
+from data.encoded_pairs import FACTS, EncodedPairs, encode_pairs, file_notes
 from data.pair_file import SPLITS, UNSPLIT, find_pair_files
 from data.segmenters import Segmentation, read_user_dictionary
 from data.vocabulary import Vocabulary, check_size
 from parity.base.errors import UsageError
 from parity.base.files import make_folder
 from parity.base.special_tokens import PAIR_SPECIAL
-
-_MOST_WORDS = 8  # that a refused question is answered with
 
 _FORMAT = 1  # a change to what is written to the cache, or how, must raise this
 
@@ -96,55 +90,6 @@ class PairCorpus:
     test: EncodedPairs
     notes: tuple[str, ...]
     content_hash: str
-
-
-def encode_source(
-    text: str,
-    segmentation: Segmentation,
-    vocabulary: Vocabulary,
-    earlier: Sequence[str] = (),
-    limit: int | None = None,
-) -> NDArray[np.int32]:
-    """Return the ids of a question that someone typed, int32 [source_time].
-
-    Args:
-      text: the question.
-      segmentation: how it becomes words.
-      vocabulary: that of questions.
-      earlier: the turns of the conversation before it, those of the network among them.
-      limit: the most tokens of all.
-
-    Raises:
-      UsageError: if it holds no word, or only words that are not in the vocabulary.
-    """
-    words = segmentation.segment_source(text)
-    if not words:
-        raise UsageError(f"question {text[:80]!r}: there is no word in it")
-    ids = vocabulary.encode_words(words)
-    if bool((ids == vocabulary.unknown_id).all()):
-        raise UsageError(
-            f"question {text[:80]!r}: none of its words is in the vocabulary:"
-            f" {' '.join(words)[:80]}; it has words such as"
-            f" {' '.join(known_words(text, vocabulary))}"
-        )
-    if earlier:
-        turns = [segmentation.segment_source(turn) for turn in earlier]
-        return vocabulary.encode_words(with_turns(turns, words, limit))
-    return ids
-
-
-def known_words(question: str, vocabulary: Vocabulary) -> list[str]:
-    """Return some words of a vocabulary: those that share a letter with a question, the rest.
-
-    Both kinds come the most frequent first, and punctuation is left out.
-    """
-    words = [
-        word for word in vocabulary.tokens[len(vocabulary.special) :] if word[:1].isalnum()
-    ]
-    # of Chinese: a word of Latin letters shares some with nearly every other
-    letters = {letter for letter in question if letter.isalnum() and not letter.isascii()}
-    alike = [word for word in words if letters & set(word)]
-    return list(dict.fromkeys([*alike[:_MOST_WORDS], *words]))[:_MOST_WORDS]
 
 
 def load_pairs(

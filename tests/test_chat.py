@@ -25,8 +25,6 @@ from conftest import (
 )
 from oracle_side import small_spec
 
-from data.load import load_words
-from data.text_file import read_lines
 from parity.base.errors import UsageError
 from parity.twins.chat import conversation as chat
 from parity.twins.chat.conversation import converse, open_trained
@@ -97,7 +95,7 @@ def questions(tmp_path_factory):
 def opened(run, **options):
     """Return a run's network with the oracle as its model, and the options."""
     options = ChatOptions(checkpoint=run, **options)
-    trained = open_trained(options, load_words)
+    trained = open_trained(options)
     weights = {
         name.split("/", 1)[1]: array
         for name, array in trained.checkpoint.snapshot.items()
@@ -283,7 +281,7 @@ def test_a_person_asks(framework, runs, terminal, ends):
 
 def answers_of(run, capsys, **options):
     trained, model, options = opened(run, **options)
-    converse(lambda: model, trained, options, read_lines)
+    converse(lambda: model, trained, options)
     return capsys.readouterr()
 
 
@@ -326,7 +324,7 @@ def test_a_conversation_goes_on_from_its_earlier_turns(runs, capsys, monkeypatch
     monkeypatch.setattr(
         "sys.stdin", io.TextIOWrapper(io.BytesIO("你 好\n猫 睡\n我 去\n\n我 去\n".encode()))
     )
-    converse(lambda: model, chat.Trained(trained.checkpoint, words), options, read_lines)
+    converse(lambda: model, chat.Trained(trained.checkpoint, words), options)
     said = capsys.readouterr().out.splitlines()
     assert said == [first, second, third, "", answer("我 去")]
     assert [second, third] != [answer("猫 睡"), said[4]], "the turns make a difference"
@@ -409,7 +407,7 @@ def test_control_characters_of_the_text_are_printed_escaped(runs, questions, cap
             return "\033[31m" + trained.words.write(ids) + "\u202e"
 
     plain = answers_of(runs["paddle"], capsys, input=questions).out.splitlines()
-    converse(lambda: model, chat.Trained(trained.checkpoint, Coloured()), options, read_lines)
+    converse(lambda: model, chat.Trained(trained.checkpoint, Coloured()), options)
     shown = capsys.readouterr().out.splitlines()
     assert shown == [f"\\x1b[31m{line}\\u202e" for line in plain]
 

@@ -10,7 +10,8 @@ import pytest
 from test_data_text_file import peak_growth
 
 from data import pair_corpus
-from data.pair_corpus import PairOptions, encode_source, load_pairs
+from data.load import PairCodec
+from data.pair_corpus import PairOptions, load_pairs
 from data.pair_file import SPLITS
 from data.text_file import MAX_LINE
 from parity.base.errors import UsageError
@@ -334,15 +335,14 @@ def test_many_pairs_take_little_memory(tmp_path):
 
 def test_typed_question_is_cut_as_the_pairs_were(tmp_path):
     corpus = load(tmp_path, some_lines())
-    words = corpus.segmentation, corpus.source_vocabulary
-    ids = encode_source(" is\u3000it  new <eos> ", *words)
+    vocabularies = corpus.source_vocabulary, corpus.target_vocabulary
+    read = PairCodec(corpus.segmentation, *vocabularies).read
+    ids = read(" is\u3000it  new <eos> ")
     assert ids.tolist() == [4, 5, 3, 3]
     assert ids.dtype == np.int32
     for nothing in ("", "\u3000 "):
-        assert complaint_of(encode_source, nothing, *words) == (
-            f"question {nothing!r}: there is no word in it"
-        )
-    assert complaint_of(encode_source, "what  now", *words) == (
+        assert complaint_of(read, nothing) == f"question {nothing!r}: there is no word in it"
+    assert complaint_of(read, "what  now") == (
         "question 'what  now': none of its words is in the vocabulary: what now; it has words"
         " such as is it q0 q1 q10 q11 q12 q13"
     )

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
+from data.load import PairCodec, load_words
+from data.pair_batches import pad_sources
+from data.text_file import read_lines
 from parity.base.errors import UsageError
 from parity.base.files import check_output, write_whole
-from parity.base.plugins import load_object
 from parity.base.progress import say
 from parity.base.text import escaped
 from parity.twins.chat.attention_plot import Attention, check_attention, plot_attention
@@ -37,22 +39,6 @@ _QUESTIONS_PER_BATCH = 64  # of a file
 _PROMPT = "> "
 
 
-class PairCodec(Protocol):
-    """How the network reads questions and writes answers; data/load.py describes it."""
-
-    source_vocabulary: Any
-    target_vocabulary: Any
-
-    def read(self, question: str, earlier: Sequence[str] = ()) -> np.ndarray:
-        """Return the ids of a question."""
-
-    def examples(self, question: str = "") -> list[str]:
-        """Return words of questions that are known."""
-
-    def write(self, ids: Sequence[int]) -> str:
-        """Return the text of an answer's ids."""
-
-
 @dataclass(frozen=True)
 class Trained:
     """A trained network, read from disk.
@@ -72,7 +58,7 @@ def chat_with(framework: str) -> None:
     """Answer questions with a framework as the command line says, and exit."""
 
     def chat(options: ChatOptions) -> None:
-        trained = open_trained(options, load_object("data.load:load_words"))
+        trained = open_trained(options)
 
         def make_model() -> Any:
             side = FRAMEWORKS[framework]
@@ -82,20 +68,13 @@ def chat_with(framework: str) -> None:
             decoder.load(trained.checkpoint.snapshot)
             return decoder
 
-        converse(make_model, trained, options, load_object("data.text_file:read_lines"))
+        converse(make_model, trained, options)
 
     chat_command(framework, chat)
 
 
-def open_trained(
-    options: ChatOptions,
-    load_words: Callable[[dict[str, bytes], Path, dict[str, Any]], PairCodec],
-) -> Trained:
-    """Read a checkpoint and its vocabularies.
-
-    Args:
-      options: the command line.
-      load_words: the function of data/load.py.
+def open_trained(options: ChatOptions) -> Trained:
+    """Read the checkpoint that the command line names, and its vocabularies.
 
     Raises:
       UsageError: if there is no checkpoint, its network writes no answers, or the vocabularies
@@ -128,10 +107,7 @@ def open_trained(
 
 
 def converse(
-    make_model: Callable[[], DecodingModel],
-    trained: Trained,
-    options: ChatOptions,
-    read_lines: Callable[[Path, list[str]], Iterable[str]],
+    make_model: Callable[[], DecodingModel], trained: Trained, options: ChatOptions
 ) -> None:
     """Answer the questions of a file, or those of a person until the input ends.
 
@@ -142,7 +118,6 @@ def converse(
       make_model: builds the network with its weights; called after the input was checked.
       trained: the checkpoint and how to read and write.
       options: the command line.
-      read_lines: the function of data/text_file.py.
 
     Raises:
       UsageError: for an option that is not allowed, or, naming the line, for a question of the
@@ -166,30 +141,19 @@ def converse(
         _tell(trained.notes)
         _talk(make_model(), trained, options)
     else:
-        notes: list[str] = []
-        _answer_file(make_model, trained, options, read_lines(options.input, notes), notes)
+        _answer_file(make_model, trained, options, options.input)
 
 
 def _answer_file(
-    make_model: Callable[[], DecodingModel],
-    trained: Trained,
-    options: ChatOptions,
-    lines_read: Iterable[str],
-    notes: list[str],
+    make_model: Callable[[], DecodingModel], trained: Trained, options: ChatOptions, path: Path
 ) -> None:
-    """Answer the questions of a file, and write or print the answers.
-
-    Args:
-      lines_read: the file, read as it is used.
-      notes: gets remarks on the file while it is read.
-    """
-    lines_of_file = _read_all(lines_read, trained.words, options.input)
-    _tell(notes)
+    """Answer the questions of a file, and write or print the answers."""
+    lines_of_file = _read_all(path, trained.words)
     questions = [ids for ids in lines_of_file if ids is not None]
     if not questions:
-        raise UsageError(f"{options.input}: there is no question in it")
+        raise UsageError(f"{path}: there is no question in it")
     empty = [number for number, ids in enumerate(lines_of_file, start=1) if ids is None]
-    _tell_empty(str(options.input), empty)
+    _tell_empty(str(path), empty)
     # before any work
     if options.attention_plot is not None:
         longest = _max_tokens(trained, options)
@@ -324,16 +288,15 @@ def _piped() -> Iterator[str]:
         yield text.rstrip("\r\n")
 
 
-def _read_all(
-    lines: Iterable[str], words: PairCodec, path: Path | None
-) -> list[np.ndarray | None]:
-    """Return the questions of a file, None for an empty line."""
-    questions: list[np.ndarray | None] = []
-    for number, line in enumerate(lines, start=1):
+def _read_all(path: Path, words: PairCodec) -> list[np.ndarray | None]:
+    """Return the questions of a file, None for an empty line; say what is odd about it."""
+    questions, notes = list[np.ndarray | None](), list[str]()
+    for number, line in enumerate(read_lines(path, notes), start=1):
         try:
             questions.append(words.read(line) if line.strip() else None)
         except UsageError as error:
             raise UsageError(f"{path}:{number}: {error}") from None
+    _tell(notes)
     return questions
 
 
@@ -345,10 +308,7 @@ def _answer(
     first: int,
 ) -> list[Hypotheses]:
     """Answer some questions; `first` is the number of the first, which sampling needs."""
-    lengths = np.array([len(ids) for ids in questions])
-    source = np.zeros((len(questions), lengths.max()), np.int64)
-    for row, ids in enumerate(questions):
-        source[row, : len(ids)] = ids
+    source, lengths = pad_sources(questions)
     max_tokens = _max_tokens(trained, options)
     if options.method == "greedy":
         return greedy_search(model, source, lengths, max_tokens)

@@ -1,7 +1,7 @@
 """The commands of the laboratory, which `parity` has in a checkout.
 
 A command that trains imports its code only when it is called: that code may need packages that
-an installed wheel does not have with its core dependencies alone.
+are not among the core dependencies.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from parity.twins.cli.options import (
     SweepOptions,
 )
 from parity.twins.compare.values import report_values
-from parity.twins.launch.checkout import require_checkout, require_frameworks
+from parity.twins.launch.checkout import require_frameworks
 from parity.twins.spec.networks import NETWORKS, preset_to_compare
 from parity.twins.training.loss_curves import plot_losses
 
@@ -45,7 +45,6 @@ from parity.twins.training.loss_curves import plot_losses
 @spec_options("dtype")
 def run_command(print_config: bool, **values: Any) -> int:
     """Train both sides beside the oracle and compare every tensor of every step."""
-    require_checkout("run")
     from parity.twins.run.choose_sides import frameworks_of, resolved
 
     started = time.monotonic()
@@ -153,13 +152,12 @@ def profile_command(**values: Any) -> int:
 def faults_command(**values: Any) -> int:
     """Plant known mistakes in one side's code, one at a time, and check that all are found."""
     options = _options(FaultOptions, values)
-    if not options.list_only:  # the list needs only the catalogue
-        (require_checkout if options.show is not None else require_frameworks)("faults")
     from parity.twins.faults.listing import catalogue_text, fault_text
 
     if options.list_only or options.show is not None:
         print(catalogue_text() if options.show is None else fault_text(options.show))
         return 0
+    require_frameworks("faults")
     from parity.twins.faults.finding import findings_text, findings_values
     from parity.twins.faults.hunt import hunt
 

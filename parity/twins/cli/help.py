@@ -113,21 +113,17 @@ def _group(option: click.Parameter) -> str:
 def names_text(option: str) -> str:
     """Return the names that an option takes, in brackets; empty for any other option.
 
-    They are those of this moment, of plug-ins that are loaded too. Strategies are left out
-    where the trainers are missing, as in an installed wheel.
+    They are those of this moment, of plug-ins that are loaded too.
     """
     if option == "network":
         return f" ({', '.join(NETWORKS)})"
     if option == "preset":
         found = {name: list(each.presets) for name, each in NETWORKS.items()}
     elif option == "strategy":
-        try:
-            found = {
-                each.title: [entry.name for entry in each.strategies]
-                for each in FRAMEWORKS.values()
-            }
-        except ModuleNotFoundError:
-            return ""
+        found = {
+            each.title: [entry.name for entry in each.strategies]
+            for each in FRAMEWORKS.values()
+        }
     else:
         return ""
     listed = [f"{key}: {', '.join(names)}" for key, names in found.items()]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
-from parity.compare.findings import Finding, find_in_exact_check
+from parity.compare.findings import find_in_exact_check
 from parity.compare.tensors import Mismatch
 from parity.trace.folder import clear_trace
 from parity.trace.reader import Trace
@@ -171,18 +171,27 @@ def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> Com
         for label, trace in traces.items()
     ]
     leader = next(iter(run.leading), "")
-    rung = witness and WitnessRung(witness, leader, comparison.spec, comparison.per_epoch)
-    steps = StepsToCheck(comparison, repeat, rung or None)
-    tensors = (
-        dict(zip(traces, recorded, strict=True)) for recorded in zip(*readers, strict=True)
-    )
+    rung = None
+    if witness:
+        rung = WitnessRung(witness, leader, comparison.spec, comparison.per_epoch)
+    loss_per = comparison.spec.training.loss_per
+    differing: dict[str, Mismatch | None] = dict.fromkeys(repeat)
+    recorded = {
+        label: RecordedSteps(side, loss_per) for label, side in comparison.sides.items()
+    }
+    steps = (dict(zip(traces, each, strict=True)) for each in zip(*readers, strict=True))
+    watched = _watched(steps, comparison, recorded, differing, rung)
     with ProgressBar(f"comparing, {run.dtype}", options.steps, "step") as progress:
-        comparison.compare(steps.watched(tensors), progress.update)
+        comparison.compare(watched, progress.update)
     # after a mismatch the wrong step's files are kept
     verdict = comparison.verdict
     if verdict.matches:
         _finish(running, traces, keep=options.keep_traces)
-        verdict = verdict.with_checks(steps.findings())
+        findings = [
+            find_in_exact_check("repeat", (label, repeated(label)), found)
+            for label, found in differing.items()
+        ]
+        verdict = verdict.with_checks([*findings, *(rung.findings if rung else ())])
     versions = {
         name: version
         for trace in traces.values()
@@ -193,64 +202,34 @@ def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> Com
         verdict,
         versions,
         comparison.per_epoch,
-        steps.recorded,
+        {label: found.steps for label, found in recorded.items()},
         saved,
     )
 
 
-class StepsToCheck:
-    """Keeps of the recorded steps what later checks compare with.
+def _watched(
+    steps: Iterable[Mapping[str, Mapping]],
+    comparison: RunComparison,
+    recorded: Mapping[str, RecordedSteps],
+    differing: dict[str, Mismatch | None],
+    witness: WitnessRung | None,
+) -> Iterator[Mapping[str, Mapping]]:
+    """Yield steps, and keep of each what later checks compare with, once it was compared.
 
     Args:
-      comparison: compares the sides with each other and with the oracle.
-      repeat: labels of the sides that were trained twice.
+      recorded: label -> what gets the loss of each step.
+      differing: the label of a side that was trained twice -> gets the first difference.
       witness: compares the steps of the witness, if there is one.
-
     """
-
-    def __init__(
-        self,
-        comparison: RunComparison,
-        repeat: tuple[str, ...],
-        witness: WitnessRung | None = None,
-    ):
-        self._comparison, self._repeat, self._witness = comparison, repeat, witness
-        self._differing: dict[str, Mismatch] = {}
-        loss_per = comparison.spec.training.loss_per
-        self._recorded = {
-            label: RecordedSteps(side, loss_per) for label, side in comparison.sides.items()
-        }
-
-    @property
-    def recorded(self) -> dict[str, list[RecordedStep]]:
-        """Return label -> the loss and the number of tokens of each step."""
-        return {label: found.steps for label, found in self._recorded.items()}
-
-    def watched(
-        self, steps: Iterable[Mapping[str, Mapping]]
-    ) -> Iterator[Mapping[str, Mapping]]:
-        """Yield steps, and keep of each what later checks need once it was compared."""
-        for step, tensors in enumerate(steps):
-            yield tensors
-            for label, found in self._recorded.items():
-                found.add(step, tensors[label])
-            for label in self._repeat:
-                if label not in self._differing:
-                    other = tensors[repeated(label)]
-                    names = self._comparison.names
-                    different = compare_repeated(label, step, tensors[label], other, names)
-                    if different is not None:
-                        self._differing[label] = different
-            if self._witness is not None:
-                self._witness.add(step, tensors)
-
-    def findings(self) -> list[Finding]:
-        """Return whether the repeated runs were the same, and what was found of the witness."""
-        same = [
-            find_in_exact_check("repeat", (label, repeated(label)), self._differing.get(label))
-            for label in self._repeat
-        ]
-        return same if self._witness is None else [*same, *self._witness.findings]
+    for step, tensors in enumerate(steps):
+        yield tensors
+        for label, found in recorded.items():
+            found.add(step, tensors[label])
+        for label in [label for label, found in differing.items() if found is None]:
+            other, names = tensors[repeated(label)], comparison.names
+            differing[label] = compare_repeated(label, step, tensors[label], other, names)
+        if witness is not None:
+            witness.add(step, tensors)
 
 
 def _start_witness(run: PlannedRun, witness: str) -> SideProcess:

@@ -256,9 +256,7 @@ def test_what_is_recorded_is_what_was_evaluated(tmp_path):
     spec = small_pairs_spec()
     strategy = OracleStrategy(spec, Build(2))
     found = evaluate(strategy, text(spec), "valid", lambda: None, keep=True)
-    tensors = evaluation_tensors(
-        spec, "valid", found.inputs, found.tokens, found.losses, found.perplexity
-    )
+    tensors = evaluation_tensors(spec, "valid", found)
     again = recorded_evaluation(spec, "valid", tensors)
     assert len(again.inputs) == len(found.inputs) == 2
     for one, other in zip(found.inputs, again.inputs, strict=True):

@@ -16,14 +16,15 @@ _BEFORE, _AFTER = ("rows", "carry", "tokens_per_batch"), ("losses", "perplexity"
 
 
 @dataclass(frozen=True)
-class RecordedEvaluation:
-    """What a trace holds of the evaluation of one split.
+class Evaluation:
+    """The evaluation of a network on some batches of a split.
 
     Attributes:
-      inputs: the batches, without padding rows.
-      tokens: the number of real tokens of each batch that the side counted, int64 [batches].
-      losses: the loss of each batch that the side computed, in nats per real token.
-      perplexity: the perplexity that the side reported.
+      inputs: the batches that have a real token, in the order in which they were evaluated; of
+        several processes, rank 0 has all rows of them, and the others have none.
+      tokens: the number of real tokens of each batch, int64 [batches].
+      losses: the loss of each batch in nats per real token, float64 [batches].
+      perplexity: exp(mean loss per real token), the mean taken over all of these batches.
     """
 
     inputs: Sequence[StepInputs]
@@ -39,14 +40,7 @@ def evaluated_names(spec: Spec) -> list[str]:
     return [f"evaluate/{split}/{part}" for split in SPLITS for part in parts]
 
 
-def evaluation_tensors(
-    spec: Spec,
-    split: str,
-    inputs: Sequence[StepInputs],
-    tokens: np.ndarray,
-    losses: np.ndarray,
-    perplexity: float,
-) -> dict[str, np.ndarray]:
+def evaluation_tensors(spec: Spec, split: str, found: Evaluation) -> dict[str, np.ndarray]:
     """Return what a trace records of the evaluation of one split: name -> array.
 
     The batches are padded with zeros to one shape, and stacked: [batches, ...].
@@ -54,11 +48,9 @@ def evaluation_tensors(
     Args:
       spec: the network, its text and its training.
       split: "valid" or "test".
-      inputs: the batches that were evaluated.
-      tokens: the number of real tokens of each batch, int64 [batches].
-      losses: the loss of each batch, in the run's precision, [batches].
-      perplexity: the perplexity that the side reports for these batches.
+      found: its evaluation.
     """
+    inputs = found.inputs
     stacked = {
         f"batch/{name}": _stacked([each.batch[name] for each in inputs], len(axes))
         for name, axes in NETWORKS[spec.network].batch.items()
@@ -66,16 +58,16 @@ def evaluation_tensors(
     values = {
         "rows": np.array([each.rows for each in inputs], np.int64),
         "carry": np.array([each.carry for each in inputs], bool),
-        "tokens_per_batch": np.asarray(tokens, np.int64),
-        "losses": np.asarray(losses, np.float64),
-        "perplexity": np.array(perplexity, np.float64),
+        "tokens_per_batch": np.asarray(found.tokens, np.int64),
+        "losses": np.asarray(found.losses, np.float64),
+        "perplexity": np.array(found.perplexity, np.float64),
     }
     return {f"evaluate/{split}/{name}": array for name, array in (stacked | values).items()}
 
 
 def recorded_evaluation(
     spec: Spec, split: str, tensors: Mapping[str, np.ndarray]
-) -> RecordedEvaluation:
+) -> Evaluation:
     """Return what `evaluation_tensors` recorded, the padding of its batches removed."""
     part = {
         name.removeprefix(f"evaluate/{split}/"): array
@@ -91,7 +83,7 @@ def recorded_evaluation(
             if lengths is not None:
                 arrays[name] = arrays[name][:, : int(arrays[lengths].max(initial=1))]
         inputs.append(StepInputs(arrays, bool(part["carry"][place])))
-    return RecordedEvaluation(
+    return Evaluation(
         inputs, part["tokens_per_batch"], part["losses"], float(part["perplexity"])
     )
 

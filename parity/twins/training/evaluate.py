@@ -28,7 +28,7 @@ from parity.twins.processes.gathering import local_batch, whole_batch
 from parity.twins.spec.initial import zero_state
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.step_arrays import StepInputs, step_inputs
-from parity.twins.trace.evaluated import SPLITS
+from parity.twins.trace.evaluated import SPLITS, Evaluation
 from parity.twins.training.checkpoint import (
     Best,
     Checkpoint,
@@ -47,24 +47,6 @@ from parity.twins.training.train_steps import TrainedStep, perplexity
 _ANSWERED = 500  # the most questions of the validation text that are answered each time
 _SAMPLES = 3  # of these questions, to be looked at
 _SHOWN = 60  # characters of a question, and of an answer
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The evaluation of a network on some batches of a split.
-
-    Attributes:
-      inputs: the batches that have a real token, in the order in which they were evaluated; of
-        several processes, rank 0 has all rows of them, and the others have none.
-      losses: the loss of each batch in nats per real token, float64 [batches].
-      tokens: the number of real tokens of each batch, int64 [batches].
-      perplexity: exp(mean loss per real token), the mean taken over all of these batches.
-    """
-
-    inputs: Sequence[StepInputs]
-    losses: np.ndarray
-    tokens: np.ndarray
-    perplexity: float
 
 
 def evaluate(
@@ -108,7 +90,7 @@ def evaluate(
             kept += [] if arrays is None else [StepInputs(arrays, inputs.carry)]
         check()
     reported = perplexity(total / counted)
-    return Evaluation(kept, np.array(losses), np.array(tokens, np.int64), reported)
+    return Evaluation(kept, np.array(tokens, np.int64), np.array(losses), reported)
 
 
 def batches_to_evaluate(batches: int, most: int | None) -> list[int]:

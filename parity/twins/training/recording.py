@@ -151,14 +151,7 @@ class TraceRecording:
             most = self._options.batches_evaluated
             found = evaluate(self._strategy, self._text, split, self._waiting, most, keep=True)
             if self._group.rank == 0:
-                tensors |= evaluation_tensors(
-                    self._strategy.spec,
-                    split,
-                    found.inputs,
-                    found.tokens,
-                    found.losses,
-                    found.perplexity,
-                )
+                tensors |= evaluation_tensors(self._strategy.spec, split, found)
         return tensors
 
     def _header(self, versions: dict[str, str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs, dropout_masks
-from parity.twins.trace.evaluated import SPLITS, RecordedEvaluation
+from parity.twins.trace.evaluated import SPLITS, Evaluation
 
 Tensors = Mapping[str, np.ndarray]
 Mistake = Callable[[str], Any]  # of a split's name
@@ -64,7 +64,7 @@ class WrongEvaluation:
     step: int
     side: str
     replicas: int
-    splits: Mapping[str, RecordedEvaluation]
+    splits: Mapping[str, Evaluation]
     weights: Tensors
     before: Tensors
 

@@ -7,6 +7,7 @@ import tempfile
 from contextlib import contextmanager
 
 from parity.base.errors import UsageError
+from parity.base.plugins import without_module
 from parity.base.process import keep_freed_memory, stop_signals_wait
 from parity.twins.spec.gpus import compute_exactly_on_gpus, settings_on_gpus
 
@@ -36,7 +37,9 @@ def load_engine(threads: int, device: str = "cpu"):
     # session's setting comes too late: one replica with one thread would use every core
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
     try:
-        with stop_signals_wait(), without_greeting(), _without_keras():
+        # Keras is loaded only for optimisers, which nothing here uses, and that takes longer
+        # than most of the import.
+        with stop_signals_wait(), without_greeting(), without_module("keras.src"):
             import tensorflow as tf
     except ImportError as error:
         raise UsageError(f"tensorflow cannot be imported ({error}); allowed: 2.21.0") from None
@@ -57,24 +60,6 @@ def versions() -> dict[str, str]:
     if "horovod" in sys.modules:
         found["horovod"] = sys.modules["horovod"].__version__
     return found | settings_on_gpus()
-
-
-@contextmanager
-def _without_keras():
-    """Keep TensorFlow from loading Keras, unless Keras is loaded already.
-
-    TensorFlow loads it only for its optimisers, which nothing here uses, and that takes longer
-    than most of the import. Keras can be imported as usual afterwards.
-    """
-    if "keras" in sys.modules:
-        yield
-        return
-    sys.modules["keras.src"] = None  # makes its import fail; TensorFlow goes on without it
-    try:
-        yield
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "keras"]:
-            del sys.modules[name]
 
 
 @contextmanager

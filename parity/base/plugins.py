@@ -9,6 +9,8 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,24 @@ def load_object(path: str) -> Any:
     """
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+@contextmanager
+def without_module(name: str) -> Iterator[None]:
+    """Let the import of a module fail in this context, unless its package is loaded already.
+
+    Packages that go on without it load sooner so. It can be imported as usual afterwards.
+    """
+    package = name.partition(".")[0]
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for each in [each for each in sys.modules if each.partition(".")[0] == package]:
+            del sys.modules[each]
 
 
 def _load_file(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.base.files import reason
+from parity.base.plugins import without_module
 from parity.twins.spec.replicas import split_rows
 from parity.twins.training.meter import Meter
 from parity.twins.training.train_steps import TrainedStep
@@ -19,23 +19,6 @@ from parity.twins.training.train_steps import TrainedStep
 # A fast network would spend its time on writing events: after the first steps, not each one.
 _ALWAYS, _SECONDS_BETWEEN = 100, 0.1
 _SECONDS_UNFLUSHED = 120.0
-
-
-@contextlib.contextmanager
-def _without_torch() -> Iterator[None]:
-    """Keep tensorboardX from loading PyTorch, unless it is loaded already.
-
-    It loads it only to take tensors, of which none is written here, and that takes a second and
-    200 MB. PyTorch can be imported as usual afterwards.
-    """
-    if "torch" in sys.modules:
-        yield
-        return
-    sys.modules["torch"] = None  # type: ignore[assignment]  # makes its import fail
-    try:
-        yield
-    finally:
-        del sys.modules["torch"]
 
 
 class EventWriter:
@@ -55,8 +38,10 @@ class EventWriter:
         self._flushed = time.monotonic()
         if folder is not None:
             # It sets a variable of the environment when it is imported. Once threads of an
-            # engine compute, one of them may be reading the environment, and crash.
-            with _without_torch():
+            # engine compute, one of them may be reading the environment, and crash. It loads
+            # PyTorch only to take tensors, of which none is written here, which takes a second
+            # and 200 MB.
+            with without_module("torch"):
                 import tensorboardX  # noqa: F401
 
     def step(self, trained: TrainedStep, replicas: int, meter: Meter) -> None:

@@ -29,7 +29,7 @@ from parity.twins.compare.step_coverage import limit_facts
 from parity.twins.compare.whole_runs import first_difference
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
-from parity.twins.spec.networks.seq2seq import GATES
+from parity.twins.spec.networks.network import GATES
 from parity.twins.spec.parameters import snapshot_names
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.contents import tensor_names

@@ -15,10 +15,9 @@ from parity.twins.spec.networks.network import (
     Parameter,
     Preset,
     Published,
+    cell_parameters,
 )
 from parity.twins.spec.training import TrainSpec
-
-GATES = 4  # of an LSTM
 
 
 # fmt: off
@@ -58,12 +57,7 @@ def _parameters(model: LanguageModelSpec) -> tuple[Parameter, ...]:
     table = [Parameter("embed/table", (model.vocabulary_size, model.embedding_size))]
     inputs = model.embedding_size
     for layer in range(model.num_layers):
-        gates = GATES * model.hidden_size
-        table += [
-            Parameter(f"lstm_{layer}/input_kernel", (inputs, gates)),
-            Parameter(f"lstm_{layer}/recurrent_kernel", (model.hidden_size, gates)),
-            Parameter(f"lstm_{layer}/bias", (gates,)),
-        ]
+        table += cell_parameters(f"lstm_{layer}", "lstm", inputs, model.hidden_size)
         inputs = model.hidden_size
     table += [
         Parameter("softmax/kernel", (model.hidden_size, model.vocabulary_size)),

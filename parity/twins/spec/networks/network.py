@@ -42,6 +42,19 @@ class Parameter:
     mean: float = 0.0
 
 
+GATES = {"lstm": 4, "gru": 3}
+
+
+def cell_parameters(name: str, cell: str, inputs: int, hidden: int) -> list[Parameter]:
+    """Return the parameters of a recurrent layer, of a cell "lstm" or "gru"."""
+    gates = GATES[cell] * hidden
+    return [
+        Parameter(f"{name}/input_kernel", (inputs, gates)),
+        Parameter(f"{name}/recurrent_kernel", (hidden, gates)),
+        Parameter(f"{name}/bias", (gates,)),
+    ]
+
+
 @dataclass(frozen=True)
 class Published:
     """What the authors of a recipe report of it.

@@ -16,10 +16,9 @@ from parity.twins.spec.networks.network import (
     Network,
     Parameter,
     Preset,
+    cell_parameters,
 )
 from parity.twins.spec.training import TrainSpec
-
-GATES = {"lstm": 4, "gru": 3}
 
 
 # fmt: off
@@ -70,15 +69,6 @@ class PairText:
 # fmt: on
 
 
-def _layer(name: str, cell: str, inputs: int, hidden: int) -> list[Parameter]:
-    gates = GATES[cell] * hidden
-    return [
-        Parameter(f"{name}/input_kernel", (inputs, gates)),
-        Parameter(f"{name}/recurrent_kernel", (hidden, gates)),
-        Parameter(f"{name}/bias", (gates,)),
-    ]
-
-
 def _parameters(model: Seq2seqSpec) -> tuple[Parameter, ...]:
     hidden, cell = model.hidden_size, model.cell
     table = [
@@ -87,17 +77,17 @@ def _parameters(model: Seq2seqSpec) -> tuple[Parameter, ...]:
     for layer in range(model.num_layers):
         inputs, name = hidden if layer else model.embedding_size, f"encoder/{cell}_{layer}"
         if layer == 0 and model.bidirectional:
-            table += _layer(f"{name}/forward", cell, inputs, hidden // 2)
-            table += _layer(f"{name}/backward", cell, inputs, hidden // 2)
+            table += cell_parameters(f"{name}/forward", cell, inputs, hidden // 2)
+            table += cell_parameters(f"{name}/backward", cell, inputs, hidden // 2)
         else:
-            table += _layer(name, cell, inputs, hidden)
+            table += cell_parameters(name, cell, inputs, hidden)
     table.append(
         Parameter("decoder/embed/table", (model.target_vocabulary_size, model.embedding_size))
     )
     fed = hidden if model.input_feeding else 0
     for layer in range(model.num_layers):
         inputs = hidden if layer else model.embedding_size + fed
-        table += _layer(f"decoder/{cell}_{layer}", cell, inputs, hidden)
+        table += cell_parameters(f"decoder/{cell}_{layer}", cell, inputs, hidden)
     if model.attention == "bahdanau":
         table.append(Parameter("attention/query_kernel", (hidden, hidden)))
     if model.attention != "dot":

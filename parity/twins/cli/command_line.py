@@ -68,13 +68,8 @@ def spec_from(network: str, preset_name: str, values: dict[str, Any]) -> Spec:
     """
     spec = preset(network, preset_name)
     given = {name: value for name, value in values.items() if value is not None}
-    known = {
-        field.name
-        for part in (spec.model, spec.text, spec.training)
-        for field in dataclasses.fields(part)
-    }
     for name in given:
-        if name not in known:
+        if name not in spec.values():
             others = [
                 other
                 for other, each in NETWORKS.items()

@@ -33,7 +33,6 @@ _GROUPS = {
     "Files": (
         *("config", "print_config", "out", "cache", "json", "history", "resume", "overwrite"),
         *("allow_change", "checkpoint_every", "keep_traces", "keep", "pages"),
-        *("json_file", "html_file"),
     ),
     "Evaluation and answers": (
         *("evaluate", "evaluate_only", "newest", "beam", "length_penalty", "longest", "decode"),

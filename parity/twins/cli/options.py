@@ -31,16 +31,11 @@ _HOSTS = "strategies of several processes: file that lists the hosts to start th
 _THREADS = "number of CPU threads of each replica"
 _DEBUG = "print the traceback of an error"
 _STRATEGIES = "strategies that run the replicas, separated by commas: names, of every framework that has them, or framework=strategy, such as tensorflow=towers; framework=all, or all, for every one; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
-_DRAWN_STRATEGIES = "strategies to draw from: each run draws one for each framework, with random settings; all, names, or framework=strategy; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]"
 _SYNC = (
     "with --strategy parameter-server: its synchronous form, the strategy parameter-server-sync"
 )
-_STRATEGY_TABLE = "strategies to time, separated by commas, or all; framework=strategy for one framework alone. Each is timed with every number of --replicas, beside its counterpart in PyTorch and Keras where these are installed"
 _DTYPES = "precisions to train in, separated by commas"
 _SEVERAL_KERNELS = f"{_KERNELS}; several are separated by commas"
-_STEPS_AFTER = 5
-_CAUSE_SEARCH = "seconds that the oracle may take, at the first wrong step, to make suspected mistakes itself until one explains the difference; 0: no search"
-_AFTER_MISMATCH = "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes"
 _JOBS = "number of runs at a time"
 _MOST_THREADS = 1024  # an engine starts them all, and beyond some number ends with an abort
 
@@ -184,8 +179,8 @@ class RunOptions(Options):
     hosts: Path | None = option(None, _HOSTS)
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(20, "number of steps to compare; of an asynchronous side, number of updates", at_least=1)
-    after_mismatch: int = option(_STEPS_AFTER, _AFTER_MISMATCH, at_least=0)
-    cause_seconds: float = option(CAUSE_SECONDS, _CAUSE_SEARCH, at_least=0)
+    after_mismatch: int = option(5, "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes", at_least=0)
+    cause_seconds: float = option(CAUSE_SECONDS, "seconds that the oracle may take, at the first wrong step, to make suspected mistakes itself until one explains the difference; 0: no search", at_least=0)
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))
     beam: int = option(5, _BEAM, at_least=1)
     length_penalty: float = option(0.6, _PENALTY, at_least=0, at_most=MOST_PENALTY)
@@ -223,7 +218,7 @@ class BenchOptions(Options):
     replicas: tuple[int, ...] = option((1, 2), "numbers of replicas to time, separated by commas", at_least=1, at_most=65_536)
     strategy: tuple[str, ...] = option((), _STRATEGIES)
     sync: bool = option(False, _SYNC)
-    strategies: tuple[str, ...] = option((), _STRATEGY_TABLE)
+    strategies: tuple[str, ...] = option((), "strategies to time, separated by commas, or all; framework=strategy for one framework alone. Each is timed with every number of --replicas, beside its counterpart in PyTorch and Keras where these are installed")
     settings: StrategySettings = StrategySettings()
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
     steps: int = option(40, "number of training steps in each run, warm-up included", at_least=10)
@@ -319,7 +314,7 @@ class SweepOptions(Options):
     seed: int = option(1, "random seed from which the runs are drawn", at_least=0)
     start: int = option(0, "number of the first run to train; results of earlier runs are read from --out", at_least=0)
     only: tuple[int, ...] = option((), "numbers of the runs to train, separated by commas [default: all from --start on]", at_least=0)
-    strategy: tuple[str, ...] = option((), _DRAWN_STRATEGIES)
+    strategy: tuple[str, ...] = option((), "strategies to draw from: each run draws one for each framework, with random settings; all, names, or framework=strategy; see docs/strategies.md [default: paddle=parallel-executor,tensorflow=towers]")
     kernels: tuple[str, ...] = option(("fast",), f"{_SEVERAL_KERNELS}; runs take turns", choices=("plain", "fast"))
     harmless: bool = option(False, "in place of random runs, train sides with harmless rewrites of their code, which change nothing but rounding, each in both precisions and in each of --kernels")
     jobs: int = option(2, _JOBS, at_least=1, at_most=_MOST_THREADS)

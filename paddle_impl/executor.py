@@ -144,3 +144,11 @@ def _build_strategy():
     # The fused all-reduce fails if oneDNN has moved a gradient to other memory.
     strategy.fuse_all_reduce_ops = False
     return strategy
+
+
+def keep_operations(block, kept) -> None:
+    """Remove all operations of a block but those whose indices are kept."""
+    for index in reversed(range(len(block.ops))):
+        if index not in kept:
+            block._remove_op(index, sync=False)
+    block._sync_with_cpp()

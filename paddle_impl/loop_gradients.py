@@ -125,7 +125,7 @@ class _Kept:
                 type="write_to_array",
                 inputs={"X": [name], "I": [self.counter]},
                 outputs={"Out": [array]},
-                attrs=_role(operation),
+                attrs=role_of(operation),
             )
             self._joined[name, axis] = array.name, whole.name
         return self._joined[name, axis][1]
@@ -214,7 +214,7 @@ _MAKERS = {
 
 def _insert_after(block, loop, operations):
     """Insert operations after a loop's gradient, and tell the engine who computes what."""
-    role, pairs = _role(loop), _gradient_pairs(loop)
+    role, pairs = role_of(loop), _gradient_pairs(loop)
     index = block.ops.index(loop) + 1
     made = set()
     for place, (kind, inputs, outputs, attributes) in enumerate(operations):
@@ -222,7 +222,7 @@ def _insert_after(block, loop, operations):
         own = {parameter: total for parameter, total in pairs.items() if total in named}
         made |= set(own)
         if own:
-            attributes = attributes | _pairs_attribute(own)
+            attributes = attributes | {_ROLES.kOpRoleVarAttrName(): _flat(own)}
         block._insert_op(
             index + place, type=kind, inputs=inputs, outputs=outputs, attrs=attributes | role
         )
@@ -240,15 +240,11 @@ def _gradient_pairs(operation):
     return dict(zip(names[::2], names[1::2], strict=True))
 
 
-def _pairs_attribute(pairs):
-    return {_ROLES.kOpRoleVarAttrName(): _flat(pairs)}
-
-
 def _flat(pairs):
     return [name for pair in pairs.items() for name in pair]
 
 
-def _role(operation):
+def role_of(operation):
     """Return the attribute by which the engine knows forward, backward and update."""
     name = _ROLES.kOpRoleAttrName()
     return {name: operation.attr(name)}

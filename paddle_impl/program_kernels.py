@@ -9,7 +9,7 @@ same, but for rounding. Milliseconds on one core for 1,120 rows and a vocabulary
 
 from paddle.base import core
 
-from paddle_impl.loop_gradients import take_sums_out_of_loops
+from paddle_impl.loop_gradients import role_of, take_sums_out_of_loops
 from paddle_impl.loop_reads import read_in_fast_layout
 
 # A smaller probability is raised to this, so that its logarithm is finite; what such a loss
@@ -77,7 +77,7 @@ def _add_biases_in_products(block):
         if len(readers) > 1 or product is None or product.type != "matmul_v2":
             continue
         bias, total = block.var(addition.input("Y")[0]), addition.output("Out")[0]
-        shape, role = [1, *bias.shape], _role(addition)
+        shape, role = [1, *bias.shape], role_of(addition)
         row = block.create_var(name=f"{total}/bias", dtype=bias.dtype, shape=shape)
         factors = {name: product.input(name) for name in ("X", "Y")}
         transposed = {name: product.attr(name) for name in ("trans_x", "trans_y")}
@@ -111,7 +111,7 @@ def _split_cross_entropy(block, index, operation):
         return
     logits, targets = operation.input("Logits")[0], operation.input("Label")[0]
     softmax, loss = operation.output("Softmax")[0], operation.output("Loss")[0]
-    kept, role = block.var(loss), _role(operation)
+    kept, role = block.var(loss), role_of(operation)
     block._remove_op(index)
     of_target, held, log = (
         block.create_var(name=f"{loss}/{part}", dtype=kept.dtype, shape=kept.shape).name
@@ -140,7 +140,7 @@ def _sum_bias_gradient(block, index, operation):
     handed, summed = operation.output("X@GRAD"), operation.output("Y@GRAD")
     if not (handed and summed):
         return
-    variable, role = block.var(rows), _role(operation)
+    variable, role = block.var(rows), role_of(operation)
     parameter_role = core.op_proto_and_checker_maker.kOpRoleVarAttrName()
     of_parameter = {}
     if operation.has_attr(parameter_role):
@@ -185,9 +185,3 @@ def _shape_of(block, variable):
     return block.create_var(
         name=f"{variable.name}/shape", dtype=variable.dtype, shape=[0, *variable.shape]
     )
-
-
-def _role(operation):
-    """Return the attribute by which the engine knows forward, backward and update."""
-    name = core.op_proto_and_checker_maker.kOpRoleAttrName()
-    return {name: operation.attr(name)}

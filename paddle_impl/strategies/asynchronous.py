@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import paddle
 
-from paddle_impl.executor import ParallelExecutor
+from paddle_impl.executor import ParallelExecutor, keep_operations
 from paddle_impl.strategies.synchronous_base import Synchronous
 from paddle_impl.weights import from_framework
 from parity.twins.spec.step_arrays import (
@@ -83,12 +83,12 @@ class _Worker:
     def __init__(self, program, count, loss_name, parameters, kept, place, shared):
         self._parameters, self._kept, self._place = parameters, kept, place
         compute, self._update = program.clone(), program.clone()
-        for part, unused in (
-            (compute, range(count, len(program.global_block().ops))),
-            (self._update, range(count)),
+        operations = len(program.global_block().ops)
+        for part, used in (
+            (compute, range(count)),
+            (self._update, range(count, operations)),
         ):
-            for index in reversed(unused):
-                part.global_block()._remove_op(index)
+            keep_operations(part.global_block(), used)
             for name in kept:  # or it would be gone at the end of the run
                 part.global_block().var(name).persistable = True
         self._shared = shared

@@ -22,7 +22,7 @@ from paddle.base import core
 from paddle.base.dygraph import guard as dynamic_mode
 
 from paddle_impl.devices import replica_devices
-from paddle_impl.executor import ParallelExecutor
+from paddle_impl.executor import ParallelExecutor, keep_operations
 from paddle_impl.strategies.parallel_executor import ParallelExecutorStrategy
 from parity.base.errors import RankLost
 from parity.twins.processes.gathering import (
@@ -136,8 +136,8 @@ class _SummingExecutor:
         kinds = [operation.type for operation in program.global_block().ops]
         cut = kinds.index(_SUM) + 1
         compute, update = program.clone(), program.clone()
-        _remove_operations(compute, range(cut, len(kinds)))
-        _remove_operations(update, range(cut))
+        keep_operations(compute.global_block(), range(cut))
+        keep_operations(update.global_block(), range(cut, len(kinds)))
         for variable in [each for each in update.list_vars() if each.is_data]:
             variable.block._remove_var(variable.name)
         self._compute = ParallelExecutor(compute, objective, places, scope)
@@ -183,13 +183,6 @@ class _SummingExecutor:
         for other, place in zip(others, self._places[1:], strict=True):
             other._copy_from(first, place)
         return np.array(summed)
-
-
-def _remove_operations(program, unused):
-    block = program.global_block()
-    for index in reversed(unused):
-        block._remove_op(index, sync=False)
-    block._sync_with_cpp()
 
 
 def _connect(group, place):

@@ -14,6 +14,8 @@ import paddle
 from paddle.base import core
 from paddle.static.nn.common import PyFuncRegistry
 
+from paddle_impl.executor import keep_operations
+
 _ROLES = core.op_proto_and_checker_maker
 _FORWARD, _BACKWARD, _UPDATE = range(3)
 _GRADIENT = "@GRAD"
@@ -196,7 +198,7 @@ def stage_program(program, stage: Stage):
     """
     copy = program.clone()
     block = copy.global_block()
-    _keep_operations(block, set(stage.operations))
+    keep_operations(block, set(stage.operations))
     _drop_unused_variables(block)
     for name in stage.reads:
         block.var(name).is_data = True
@@ -252,19 +254,12 @@ def update_program(program, sums: dict[str, list[str]]):
     copy = program.clone()
     block = copy.global_block()
     kept = {index for index, phase in enumerate(_phases(block)) if phase == _UPDATE}
-    _keep_operations(block, kept)
+    keep_operations(block, kept)
     for gradient, totals in sums.items():
         parts = [_create_sum(block, gradient, total) for total in totals]
         block._prepend_op(type="sum", inputs={"X": parts}, outputs={"Out": gradient})
     _drop_unused_variables(block)
     return copy
-
-
-def _keep_operations(block, kept: set[int]) -> None:
-    for index in reversed(range(len(block.ops))):
-        if index not in kept:
-            block._remove_op(index, sync=False)
-    block._sync_with_cpp()
 
 
 def _create_sum(block, gradient: str, name: str) -> str:

@@ -127,11 +127,11 @@ class Mirrored(Synchronous):
         return context.all_reduce("SUM", gradients), loss
 
     def _evaluate_replicas(self, feeds):
-        def evaluate(feed):
-            outputs = self._network(feed)
-            return {"losses": outputs.loss, "state": outputs.state}
+        return self._run_on_replicas(self._evaluate_rows, feeds)
 
-        return self._run_on_replicas(evaluate, feeds)
+    def _evaluate_rows(self, feed):
+        outputs = self._network(feed)
+        return {"losses": outputs.loss, "state": outputs.state}
 
     def _run_on_replicas(self, function, feeds):
         """Call a function on every replica with its feed; return a list of the results."""

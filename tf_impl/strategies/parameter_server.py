@@ -119,10 +119,6 @@ class ParameterServer(Mirrored):
         # the workers' copies are of different versions; nothing else is there twice
         return []
 
-    def _evaluate_rows(self, feed):
-        outputs = self._network(feed)
-        return {"losses": outputs.loss, "state": outputs.state}
-
     def _copies(self):
         return {name: [variable.numpy()] for name, variable in self._variables.items()}
 

@@ -4,7 +4,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -89,7 +89,11 @@ class Meter:
         if not measured:
             return found
         windows = _windows(measured)
-        readings = [window.tokens / window.seconds for window in windows]
+        timed = [step for window in windows for step in window]
+        readings = [
+            sum(step.tokens for step in window) / sum(step.seconds for step in window)
+            for window in windows
+        ]
         seconds = [step.seconds for step in measured]
         return found | {
             "tokens_per_second": {
@@ -100,9 +104,9 @@ class Meter:
             "measured": {
                 "first_step": self.first_step + WARM_UP,
                 "of_steps": len(measured),
-                "steps": sum(window.steps for window in windows),
-                "tokens": sum(window.tokens for window in windows),
-                "seconds": sum(window.seconds for window in windows),
+                "steps": len(timed),
+                "tokens": sum(step.tokens for step in timed),
+                "seconds": sum(step.seconds for step in timed),
             },
             "seconds_per_step": float(np.median(seconds)),
             "waiting_share": sum(step.waited for step in measured) / sum(seconds),
@@ -111,24 +115,18 @@ class Meter:
         }
 
 
-class _Window(NamedTuple):
-    """Consecutive steps that make one reading of throughput."""
+def _windows(steps: list[Step]) -> list[list[Step]]:
+    """Return consecutive steps that make one reading of throughput each.
 
-    steps: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-
-
-def _windows(steps: list[Step]) -> list[_Window]:
-    """Return consecutive windows; a short rest at the end is left out, unless it is all."""
-    found, window = list[_Window](), _Window()
+    A short rest at the end is left out, unless it is all.
+    """
+    found, window, seconds = list[list[Step]](), list[Step](), 0.0
     for step in steps:
-        window = _Window(
-            window.steps + 1, window.tokens + step.tokens, window.seconds + step.seconds
-        )
-        if window.seconds >= _WINDOW:
+        window.append(step)
+        seconds += step.seconds
+        if seconds >= _WINDOW:
             found.append(window)
-            window = _Window()
+            window, seconds = [], 0.0
     return found or [window]
 
 

@@ -40,7 +40,7 @@ def led_by_rank_0(strategy: Strategy, text: TextSource) -> Iterator[Strategy | N
         return
     if group.rank > 0:
         with catch_signals() as request:
-            _Worker(cast(AsynchronousStrategy, strategy), text, request).work()
+            _work(cast(AsynchronousStrategy, strategy), text, request)
         yield None
         return
     leader = _Leader(cast(AsynchronousStrategy, strategy))
@@ -121,49 +121,43 @@ class _Leader:
         return found
 
 
-class _Worker:
-    """Does on a rank what rank 0 asks for."""
+def _work(strategy: AsynchronousStrategy, text: TextSource, stop: StopRequest) -> None:
+    """Do on a rank what rank 0 asks for, until its last request.
 
-    def __init__(self, strategy: AsynchronousStrategy, text: TextSource, request: StopRequest):
-        self._strategy, self._text, self._stop_request = strategy, text, request
-        self._group = strategy.build.group
+    Raises:
+      Interrupted: if rank 0 was asked to stop.
+    """
+    group = strategy.build.group
+    while True:
+        asked = group.receive(0)
+        request, answer = str(asked["request"]), dict[str, np.ndarray]()
+        if request == "end":
+            if asked["signal"]:
+                raise Interrupted(str(asked["reason"]), int(asked["signal"]))
+            return
+        if request == "read":
+            strategy.read(group.rank)
+        elif request == "update":
+            strategy.update(group.rank, float(asked["learning_rate"]))
+        else:
+            answer = _computed(strategy, text, asked)
+        answer["stop_asked"] = np.array(stop.signal)
+        group.send(0, answer)
 
-    def work(self) -> None:
-        """Answer every request until the last one.
 
-        Raises:
-          Interrupted: if rank 0 was asked to stop.
-        """
-        rank = self._group.rank
-        while True:
-            asked = self._group.receive(0)
-            request, answer = str(asked["request"]), dict[str, np.ndarray]()
-            if request == "end":
-                if asked["signal"]:
-                    raise Interrupted(str(asked["reason"]), int(asked["signal"]))
-                return
-            if request == "read":
-                self._strategy.read(rank)
-            elif request == "update":
-                self._strategy.update(rank, float(asked["learning_rate"]))
-            else:
-                answer = self._computed(asked)
-            answer["stop_asked"] = np.array(self._stop_request.signal)
-            self._group.send(0, answer)
-
-    def _computed(self, asked: Tensors) -> dict[str, np.ndarray]:
-        strategy, step = self._strategy, int(asked["step"])
-        batch = local_batch(self._text.train, step, self._group, strategy.replicas)
-        part = local_worker_rows(
-            step_inputs(strategy.spec, step, batch), step, self._group.rank
-        )
-        result = strategy.compute(part, _named("state/", asked), bool(asked["record"]))
-        return {
-            "losses": result.losses,
-            "gradient_norm": np.array(result.gradient_norm),
-            **{f"state/{name}": array for name, array in result.state.items()},
-            **{f"tensors/{name}": array for name, array in result.tensors.items()},
-        }
+def _computed(
+    strategy: AsynchronousStrategy, text: TextSource, asked: Tensors
+) -> dict[str, np.ndarray]:
+    step, group = int(asked["step"]), strategy.build.group
+    batch = local_batch(text.train, step, group, strategy.replicas)
+    part = local_worker_rows(step_inputs(strategy.spec, step, batch), step, group.rank)
+    result = strategy.compute(part, _named("state/", asked), bool(asked["record"]))
+    return {
+        "losses": result.losses,
+        "gradient_norm": np.array(result.gradient_norm),
+        **{f"state/{name}": array for name, array in result.state.items()},
+        **{f"tensors/{name}": array for name, array in result.tensors.items()},
+    }
 
 
 def _named(prefix: str, tensors: Tensors) -> dict[str, np.ndarray]:

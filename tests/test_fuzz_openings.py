@@ -49,7 +49,7 @@ UNREACHED = {
     "of the operating system, or an engine": {
         "parity/base/machine.py": "_cpuinfo asked_for usable_cores",
         "parity/twins/training/meter.py": "peak_memory seconds_alive",
-        "parity/twins/training/needed_memory.py": "_address_space _meminfo memory_limit",
+        "parity/twins/training/start.py": "memory_limit",
         "tf_impl/eager_profiler.py": "_read",
     },
     "a file of this project, or one of its cache whose hash is checked": {

@@ -1,12 +1,10 @@
 """The network interfaces of this machine."""
 
-import fcntl
 import socket
-import struct
+
+import psutil
 
 from parity.base.errors import UsageError
-
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 
 
 def interface_of(host: str) -> str:
@@ -24,15 +22,12 @@ def interface_of(host: str) -> str:
         raise UsageError(
             f"the host {host!r} has no address ({error.strerror}); allowed: one of this machine"
         ) from None
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode())
-            try:
-                answer = fcntl.ioctl(channel, _GET_ADDRESS, request)
-            except OSError:  # it has no address
-                continue
-            found[socket.inet_ntoa(answer[20:24])] = name
+    found: dict[str, str] = {
+        each.address: name
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family == socket.AF_INET
+    }
     if address.startswith("127."):  # a machine's own name may have another one of these
         address = "127.0.0.1"
     if address not in found:

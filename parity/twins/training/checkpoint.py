@@ -29,7 +29,6 @@ from parity.twins.training.checkpoint_contents import (
     contents_hash,
     contents_of,
 )
-from parity.twins.training.needed_memory import require_memory
 
 FORMAT = "2"  # since 2 the spec has a part for text, and vocabularies are in the folder
 _NAME = re.compile(r"step-\d{8}\.safetensors")
@@ -53,7 +52,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     path = folder / _name(checkpoint.step)
     # Not by number alone: after resuming from an earlier step, later ones are here too.
     older = [old for old in newest_first(folder) if old != path]
-    require_memory(2 * sum(array.nbytes for array in tensors.values()))  # for two copies
+    # room for two copies, or a MemoryError here: the library would end the process
+    np.empty(2 * sum(array.nbytes for array in tensors.values()), np.uint8)
     write_whole(path, save(tensors, metadata))
     write_whole(folder / "latest", path.name.encode() + b"\n")
     best = best_checkpoint(folder)

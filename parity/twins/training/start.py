@@ -1,15 +1,19 @@
 """Starts a training: all of `train.py` but for the engine that it loads."""
 
 import math
+import resource
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import numpy as np
+import psutil
 
 from parity.base.errors import Interrupted, UsageError
+from parity.base.machine import in_words
 from parity.base.progress import say
 from parity.twins.cli.command_line import train_command
 from parity.twins.cli.options import TrainOptions
@@ -27,7 +31,6 @@ from parity.twins.training.layout import (
     with_layout,
 )
 from parity.twins.training.loop import Run
-from parity.twins.training.needed_memory import memory_limit, too_large
 from parity.twins.training.process_group import number_of_workers, process_group
 from parity.twins.training.rank_agreement import (
     StopRequest,
@@ -226,8 +229,30 @@ def check_memory(spec: Spec) -> None:
     size = np.dtype(spec.training.dtype).itemsize
     values = sum(math.prod(shape) for shape in snapshot_shapes(spec).values())
     needed = _COPIES * values * size
-    limit = memory_limit()
-    if needed > limit[0]:
+    left, limit = memory_limit()
+    if needed > left:
         count = sum(math.prod(each.shape) for each in parameters(spec))
-        what = f"{count:,} weights with optimizer state and checkpoint take"
-        raise UsageError(too_large(what, needed, limit))
+        raise UsageError(
+            f"out of memory: {count:,} weights with optimizer state and checkpoint take "
+            f"{in_words(needed)}, and {limit} leaves {in_words(left)}; allowed: a smaller "
+            "--hidden-size, --embedding-size, --num-layers, --vocabulary-size or --batch-size, "
+            "fewer --replicas, or more memory"
+        )
+
+
+def memory_limit() -> tuple[int, str]:
+    """Return how many bytes this process may still ask for at most, and what sets that limit.
+
+    Only `ulimit -v` is about this process alone; of the others all of it counts as free.
+    """
+    limits = []
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if allowed != resource.RLIM_INFINITY:
+        limits.append((max(0, allowed - psutil.Process().memory_info().vms), "ulimit -v"))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            limits.append((int(Path("/sys/fs/cgroup", name).read_text()), "the control group"))
+        except (OSError, ValueError):  # none, or "max"
+            continue
+    machine = psutil.virtual_memory().total + psutil.swap_memory().total
+    return min([*limits, (machine, "the machine")])

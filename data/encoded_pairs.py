@@ -12,6 +12,7 @@ import os
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,14 +63,13 @@ class EncodedPairs:
         self.source_unknown_share: float = facts["source_unknown_share"]
         self.target_unknown_share: float = facts["target_unknown_share"]
         self._sizes = sizes
-        self._opened = folder, split, name, facts, sizes
         self._paths = {
             kind: folder / f"{split}.{kind}" for kind in ("source", "target", "text")
         }
         # open files rather than maps: pages of a map would count as this process's memory
         self._files = {kind: path.open("rb", buffering=0) for kind, path in self._paths.items()}
         bounds = np.fromfile(folder / f"{split}.bounds", dtype="<i8")
-        bounds = bounds.reshape(-1, 3)[: self.num_pairs + 1].astype(np.int64, copy=False)
+        bounds = bounds.reshape(-1, 3).astype(np.int64, copy=False)
         self._bounds = dict(zip(self._paths, np.ascontiguousarray(bounds.T), strict=True))
         self.source_lengths = np.diff(self._bounds["source"]).astype(np.uint32)
         self.target_lengths = np.diff(self._bounds["target"]).astype(np.uint32)
@@ -81,8 +81,11 @@ class EncodedPairs:
         """
         if count == 0 or count >= self.num_pairs:
             return self
-        folder, split, name, facts, sizes = self._opened
-        return EncodedPairs(folder, split, name, facts | {"num_pairs": count}, sizes)
+        shorter = copy(self)
+        shorter.num_pairs = count
+        shorter.source_lengths = self.source_lengths[:count]
+        shorter.target_lengths = self.target_lengths[:count]
+        return shorter
 
     def source(self, row: int) -> NDArray[np.int32]:
         """Return a question's ids, int32 [source_lengths[row]].

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data.encoded_pairs import EncodedPairs, with_turns
+from data.encoded_pairs import EncodedPairs
 from data.pair_batches import PairBatches, pad_sources
-from data.pair_corpus import PairCorpus, PairOptions, load_pairs
+from data.pair_corpus import PairCodec, PairCorpus, load_pairs
 from data.segmenters import Segmentation
 from data.text_batches import SentenceBatches, StreamBatches
 from data.text_corpus import load_corpus
@@ -28,7 +28,6 @@ from parity.base.special_tokens import PAIR_SPECIAL
 # Names of the files that a network trained on pairs needs besides its weights.
 _SOURCE, _TARGET = "source.vocabulary.txt", "target.vocabulary.txt"
 _DICTIONARY = "user_dictionary.txt"
-_MOST_WORDS = 8  # that a refused question is answered with
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,6 @@ class LoadedText:
       best_perplexities: split -> the lowest possible perplexity, where it is known.
       padding: for pairs, kind -> share of the training positions that hold no token.
       pairs: the corpus of pairs, else None.
-      words: for pairs, how questions are read and answers written, else None.
     """
 
     train: Any
@@ -60,7 +58,6 @@ class LoadedText:
     best_perplexities: Mapping[str, float | None] = field(default_factory=dict)
     padding: Mapping[str, float] | None = None
     pairs: PairCorpus | None = None
-    words: PairCodec | None = None
 
     def best_perplexity(self, split: str) -> float | None:
         return self.best_perplexities.get(split)
@@ -85,9 +82,9 @@ class LoadedText:
         return self._split(split).texts(row)
 
     def write(self, ids: Sequence[int]) -> str:
-        if self.words is None:
+        if self.pairs is None:
             raise TypeError("this text has no answers")
-        return self.words.write(ids)
+        return self.pairs.words.write(ids)
 
     def _split(self, split: str) -> EncodedPairs:
         pairs: EncodedPairs = getattr(self.pairs, split)
@@ -147,67 +144,6 @@ class Prefetch(Iterator[Item]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True)
-class PairCodec:
-    """Both vocabularies of pairs, and how text is segmented into their tokens.
-
-    Attributes:
-      segmentation: how questions and answers are segmented.
-      source_vocabulary: the vocabulary of questions.
-      target_vocabulary: the vocabulary of answers.
-      turns: how many earlier turns of a conversation stand before a question.
-      source_limit: the most tokens of a question with them.
-    """
-
-    segmentation: Segmentation
-    source_vocabulary: Vocabulary
-    target_vocabulary: Vocabulary
-    turns: int = 0
-    source_limit: int | None = None
-
-    def read(self, question: str, earlier: Sequence[str] = ()) -> NDArray[np.int32]:
-        """Return the ids of a question, int32 [source_time].
-
-        Args:
-          question: what was typed.
-          earlier: the conversation before it, questions and answers in turn.
-
-        Raises:
-          UsageError: if it holds no word, or only words that are not in the vocabulary.
-        """
-        segment, vocabulary = self.segmentation.segment_source, self.source_vocabulary
-        words = segment(question)
-        if not words:
-            raise UsageError(f"question {question[:80]!r}: there is no word in it")
-        ids = vocabulary.encode_words(words)
-        if bool((ids == vocabulary.unknown_id).all()):
-            raise UsageError(
-                f"question {question[:80]!r}: none of its words is in the vocabulary:"
-                f" {' '.join(words)[:80]}; it has words such as"
-                f" {' '.join(self.examples(question))}"
-            )
-        turns = [segment(turn) for turn in earlier[-self.turns :]] if self.turns else []
-        return vocabulary.encode_words(with_turns(turns, words, self.source_limit))
-
-    def examples(self, question: str = "") -> list[str]:
-        """Return words of questions that are known: those that share a letter, then the rest.
-
-        Both kinds come the most frequent first, and punctuation is left out.
-        """
-        vocabulary = self.source_vocabulary
-        words = [
-            word for word in vocabulary.tokens[len(vocabulary.special) :] if word[:1].isalnum()
-        ]
-        # of Chinese: a word of Latin letters shares some with nearly every other
-        letters = {letter for letter in question if letter.isalnum() and not letter.isascii()}
-        alike = [word for word in words if letters & set(word)]
-        return list(dict.fromkeys([*alike[:_MOST_WORDS], *words]))[:_MOST_WORDS]
-
-    def write(self, ids: Sequence[int]) -> str:
-        """Return the text of an answer's ids."""
-        return self.segmentation.join_target(self.target_vocabulary.decode(ids))
 
 
 def load_words(
@@ -309,13 +245,7 @@ def load_pair_text(
     Raises:
       UsageError: if the text cannot be used.
     """
-    shared = {each.name for each in fields(PairOptions)} & settings.keys()
-    options = PairOptions(
-        **{name: settings[name] for name in shared},
-        user_dictionary=user_dictionary,
-        on_empty=on_empty,
-    )
-    corpus = load_pairs(path, cache, options)
+    corpus = load_pairs(path, cache, settings, user_dictionary, on_empty)
     corpus = replace(corpus, train=corpus.train.first_pairs(settings["train_lines"]))
     batches: dict[str, Any] = {
         split: PairBatches(
@@ -327,30 +257,21 @@ def load_pair_text(
         for split in SPLITS
     }
     padding = batches["train"].padding()
-    vocabularies = {
-        _SOURCE: corpus.source_vocabulary.content,
-        _TARGET: corpus.target_vocabulary.content,
-    }
-    if corpus.segmentation.user_dictionary:
-        vocabularies[_DICTIONARY] = corpus.segmentation.user_dictionary.encode()
+    source, target = corpus.words.source_vocabulary, corpus.words.target_vocabulary
+    vocabularies = {_SOURCE: source.content, _TARGET: target.content}
+    if dictionary := corpus.words.segmentation.user_dictionary:
+        vocabularies[_DICTIONARY] = dictionary.encode()
     return LoadedText(
         **batches,
         sizes={
-            "source_vocabulary_size": len(corpus.source_vocabulary),
-            "target_vocabulary_size": len(corpus.target_vocabulary),
+            "source_vocabulary_size": len(source),
+            "target_vocabulary_size": len(target),
         },
         vocabularies=vocabularies,
         content_hash=corpus.content_hash,
         notes=(*corpus.notes, *batches["train"].notes, _padding_note(**padding)),
         padding=padding,
         pairs=corpus,
-        words=PairCodec(
-            corpus.segmentation,
-            corpus.source_vocabulary,
-            corpus.target_vocabulary,
-            options.turns,
-            options.source_limit,
-        ),
     )
 
 

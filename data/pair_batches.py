@@ -135,16 +135,8 @@ def pad_sources(
     Returns:
       source: int64 [batch, source_time], 0 beyond each length.
       source_lengths: int64 [batch].
-
-    Raises:
-      UsageError: if there is no question, or one without ids.
     """
     source_lengths = np.array([len(ids) for ids in sources], dtype=np.int64)
-    if len(sources) == 0 or source_lengths.min() < 1:
-        raise UsageError(
-            f"questions of {source_lengths.tolist()} tokens: at least one question is needed,"
-            " and at least one token in each"
-        )
     source = np.zeros((len(sources), int(source_lengths.max())), dtype=np.int64)
     for row, ids in enumerate(sources):
         source[row, : len(ids)] = ids

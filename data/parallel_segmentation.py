@@ -45,10 +45,8 @@ def segment_blocks(
       processes: how many; with 1 the work is done in this process.
 
     Raises:
-      UsageError: if there are fewer than one, or one dies.
+      UsageError: if one dies.
     """
-    if processes < 1:
-        raise UsageError(f"processes {processes}: 1 or more is needed")
     if processes == 1:
         for block in blocks:
             yield block, _segment(segmentation, block.sources, block.targets)

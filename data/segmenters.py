@@ -57,15 +57,31 @@ class Segmentation:
 
     def __post_init__(self) -> None:
         for name in ("source_segmenter", "target_segmenter"):
-            _check_segmenter(getattr(self, name), name)
+            if getattr(self, name) not in SEGMENTERS:
+                raise UsageError(
+                    f"{name} {getattr(self, name)!r}: one of {', '.join(SEGMENTERS)} is needed"
+                )
 
     def segment_source(self, text: str) -> list[str]:
         """Return the tokens of a question."""
         return self.segmenter(self.source_segmenter)(text)
 
     def join_target(self, tokens: Sequence[str]) -> str:
-        """Return the text of an answer's tokens."""
-        return join(tokens, self.target_segmenter)
+        """Return the text of an answer's tokens.
+
+        `chinese`, `characters`: without spaces, but for one between tokens of Latin letters or
+        digits. `english`: see `english_text`. `spaces`: with a space between tokens.
+        """
+        if self.target_segmenter == "english":
+            return english_text(tokens)
+        if self.target_segmenter == "spaces":
+            return " ".join(tokens)
+        text = ""
+        for token in tokens:
+            if text and _is_latin(text[-1]) and _is_latin(token[:1]):
+                text += " "
+            text += token
+        return text
 
     def segmenter(self, name: str) -> Segmenter:
         """Return the segmenter of a name in `SEGMENTERS`, with these settings."""
@@ -83,28 +99,6 @@ class Segmentation:
         if "chinese" in (self.source_segmenter, self.target_segmenter):
             facts["jieba"] = _jieba_hash()
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def join(tokens: Sequence[str], segmenter: str) -> str:
-    """Return the text of tokens.
-
-    `chinese`, `characters`: without spaces, but for one between tokens of Latin letters or
-    digits. `english`: see `english_text`. `spaces`: with a space between tokens.
-
-    Raises:
-      UsageError: if there is no such segmenter.
-    """
-    _check_segmenter(segmenter, "segmenter")
-    if segmenter == "english":
-        return english_text(tokens)
-    if segmenter == "spaces":
-        return " ".join(tokens)
-    text = ""
-    for token in tokens:
-        if text and _is_latin(text[-1]) and _is_latin(token[:1]):
-            text += " "
-        text += token
-    return text
 
 
 # English -------------------------------------------------------------------------------------
@@ -311,11 +305,6 @@ def _jieba() -> Any:
         warnings.simplefilter("ignore")  # about its regular expressions and pkg_resources
         import jieba
     return jieba
-
-
-def _check_segmenter(name: str, what: str) -> None:
-    if name not in SEGMENTERS:
-        raise UsageError(f"{what} {name!r}: one of {', '.join(SEGMENTERS)} is needed")
 
 
 def _is_latin(letter: str) -> bool:

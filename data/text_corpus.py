@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -75,7 +76,6 @@ class EncodedText:
         self.num_sentences: int = facts["num_sentences"]
         self.unknown_share: float = facts["unknown_share"]
         self.vocabulary_size = vocabulary_size
-        self._facts = folder, split, name, facts
         self._tokens_path = folder / f"{split}.tokens"
         self._lines_path = folder / f"{split}.lines"
         # an open file rather than a map: pages of a map would count as this process's memory
@@ -106,13 +106,10 @@ class EncodedText:
         if count == 0 or count >= self.num_lines:
             return self
         offsets = np.array(self.line_offsets[: count + 1])
-        folder, split, name, facts = self._facts
-        shorter = facts | {
-            "num_tokens": int(offsets[-1]),
-            "num_lines": count,
-            "num_sentences": int(np.count_nonzero(np.diff(offsets) > 1)),
-        }
-        return EncodedText(folder, split, name, shorter, self.vocabulary_size)
+        shorter = copy(self)
+        shorter.num_tokens, shorter.num_lines = int(offsets[-1]), count
+        shorter.num_sentences = int(np.count_nonzero(np.diff(offsets) > 1))
+        return shorter
 
     @property
     def line_offsets(self) -> NDArray[np.int64]:

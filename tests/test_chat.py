@@ -29,6 +29,7 @@ from parity.base.errors import UsageError
 from parity.twins.chat import conversation as chat
 from parity.twins.chat.conversation import converse, open_trained
 from parity.twins.cli.options import ChatOptions
+from parity.twins.decoding import evaluation
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.token_by_token import greedy_search, sample
 from parity.twins.launch.processes import ROOT
@@ -291,7 +292,7 @@ def test_how_many_are_answered_together_decides_nothing(
 ):
     whole = answers_of(runs["paddle"], capsys, input=questions, method=method).out
     assert len(whole.splitlines()) == len(QUESTIONS)
-    monkeypatch.setattr(chat, "_QUESTIONS_PER_BATCH", 4)
+    monkeypatch.setattr(evaluation, "_QUESTIONS_PER_BATCH", 4)
     assert answers_of(runs["paddle"], capsys, input=questions, method=method).out == whole
 
 

@@ -4,6 +4,7 @@ import hashlib
 
 from data.built_in_pairs import VERSION, pairs, write_pairs
 from data.pair_corpus import load_pairs
+from parity.twins.spec.spec import preset
 
 CONTENT = {2: "c5d953f4795aac814a1750df6c0f01c72416e49bf33b6b5f2d4ac2dafd1e1667"}
 
@@ -17,7 +18,7 @@ def test_content_changes_with_the_version_only(tmp_path):
 
 
 def test_answers_are_read_as_written(tmp_path):
-    corpus = load_pairs(None, tmp_path)
+    corpus = load_pairs(None, tmp_path, preset("seq2seq", "tiny").values())
     for row in range(corpus.train.num_pairs):
-        tokens = corpus.target_vocabulary.decode(corpus.train.target(row))
-        assert corpus.segmentation.join_target(tokens) == corpus.train.texts(row)[1]
+        tokens = corpus.words.target_vocabulary.decode(corpus.train.target(row))
+        assert corpus.words.segmentation.join_target(tokens) == corpus.train.texts(row)[1]

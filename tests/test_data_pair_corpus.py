@@ -1,6 +1,8 @@
 """Pairs are read, split without leaks, encoded once and read back a row at a time."""
 
+import dataclasses
 import itertools
+import json
 import os
 import random
 from pathlib import Path
@@ -10,13 +12,17 @@ import pytest
 from test_data_text_file import peak_growth
 
 from data import pair_corpus
-from data.load import PairCodec
-from data.pair_corpus import PairOptions, load_pairs
+from data.pair_corpus import load_pairs
 from data.pair_file import SPLITS
 from data.text_file import MAX_LINE
 from parity.base.errors import UsageError
+from parity.twins.spec.networks.seq2seq import PairText
 
 SPACES = {"source_segmenter": "spaces", "target_segmenter": "spaces"}
+SETTINGS = dataclasses.asdict(PairText(source_limit=50, target_limit=50)) | {
+    "source_vocabulary_size": None,
+    "target_vocabulary_size": None,
+}
 
 
 def write(path, lines):
@@ -51,8 +57,9 @@ def load(tmp_path, lines, **options):
     return load_from(path, **{"cache": tmp_path / "cache"} | SPACES | options)
 
 
-def load_from(path, cache, processes=None, **options):
-    return load_pairs(path, cache, PairOptions(**options), processes)
+def load_from(path, cache, user_dictionary=None, on_empty="warn", processes=None, **options):
+    settings = SETTINGS | options
+    return load_pairs(path, cache, settings, user_dictionary, on_empty, processes)
 
 
 def texts_of(corpus):
@@ -93,7 +100,7 @@ def test_earlier_turns_stand_before_a_question(tmp_path):
     corpus = load_from(tmp_path, turns=2, **options)
     found = {
         corpus.train.texts(row)[0]: " ".join(
-            corpus.source_vocabulary.decode(corpus.train.source(row))
+            corpus.words.source_vocabulary.decode(corpus.train.source(row))
         )
         for row in range(corpus.train.num_pairs)
     }
@@ -135,9 +142,9 @@ def test_words_without_an_entry_are_counted_and_noted(tmp_path):
 
 def test_sizes_of_vocabularies(tmp_path):
     shared = load(tmp_path, some_lines(), share_vocabulary=True)
-    assert shared.source_vocabulary.tokens == shared.target_vocabulary.tokens
-    assert {"a0", "q0"} & set(shared.source_vocabulary.tokens)
-    assert len(shared.source_vocabulary) == 4 + 2 + 36 + 36
+    assert shared.words.source_vocabulary.tokens == shared.words.target_vocabulary.tokens
+    assert {"a0", "q0"} & set(shared.words.source_vocabulary.tokens)
+    assert len(shared.words.source_vocabulary) == 4 + 2 + 36 + 36
     complaint = complaint_of(
         load, tmp_path, None, share_vocabulary=True, source_vocabulary_size=9
     )
@@ -293,7 +300,7 @@ def test_cache_is_used_again(tmp_path, monkeypatch):
     second = load(tmp_path, None)
     assert (second.content_hash, second.notes) == (first.content_hash, first.notes)
     assert texts_of(second) == texts_of(first)
-    assert second.target_vocabulary.tokens == first.target_vocabulary.tokens
+    assert second.words.target_vocabulary.tokens == first.words.target_vocabulary.tokens
 
 
 def test_damage_while_in_use_is_named(tmp_path):
@@ -301,7 +308,7 @@ def test_damage_while_in_use_is_named(tmp_path):
     (folder,) = cached(tmp_path / "cache", "pairs")
     path = folder / "train.source"
     ids = np.fromfile(path, dtype="<i4")
-    ids[1], size = 10**6, len(corpus.source_vocabulary)
+    ids[1], size = 10**6, len(corpus.words.source_vocabulary)
     with path.open("r+b") as file:
         file.write(ids.tobytes())
     assert complaint_of(corpus.train.source, 0) == (
@@ -322,9 +329,9 @@ def test_many_pairs_take_little_memory(tmp_path):
     ]
     path = write(tmp_path / "pairs.tsv", lines)
     growth = peak_growth(
-        "from data.pair_corpus import PairOptions, load_pairs",
-        "load_pairs(*map(Path, sys.argv[1:]), PairOptions('spaces', 'spaces'), processes=1)",
-        *(path, tmp_path / "cache"),
+        "import json; from data.pair_corpus import load_pairs",
+        "load_pairs(*map(Path, sys.argv[1:3]), json.loads(sys.argv[3]), processes=1)",
+        *(path, tmp_path / "cache", json.dumps(SETTINGS | SPACES)),
     )
     assert path.stat().st_size > 8_000_000
     assert growth < 32_000
@@ -335,8 +342,7 @@ def test_many_pairs_take_little_memory(tmp_path):
 
 def test_typed_question_is_cut_as_the_pairs_were(tmp_path):
     corpus = load(tmp_path, some_lines())
-    vocabularies = corpus.source_vocabulary, corpus.target_vocabulary
-    read = PairCodec(corpus.segmentation, *vocabularies).read
+    read = corpus.words.read
     ids = read(" is\u3000it  new <eos> ")
     assert ids.tolist() == [4, 5, 3, 3]
     assert ids.dtype == np.int32

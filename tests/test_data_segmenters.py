@@ -13,7 +13,6 @@ from data.segmenters import (
     english_text,
     english_tokens,
     in_chinese_width,
-    join,
     read_user_dictionary,
 )
 from parity.base.errors import UsageError
@@ -145,12 +144,11 @@ def test_characters_keep_every_letter_and_latin_words_whole(text):
 
 def test_join_is_readable(cache):
     tokens = ["我", "买", "了", "iPhone", "15", "Pro", "，", "3.5", "元", "。"]
-    assert join(tokens, "chinese") == "我买了iPhone 15 Pro，3.5元。"
-    assert join(["a", ",", "b"], "spaces") == "a , b"
-    assert join(["hi", "!"], "english") == "Hi!"
-    for segmenter in SEGMENTERS:
-        assert join([], segmenter) == ""
-    assert Segmentation("english", "chinese").join_target(["你", "好"]) == "你好"
+    join = {each: Segmentation("english", each).join_target for each in SEGMENTERS}
+    assert join["chinese"](tokens) == "我买了iPhone 15 Pro，3.5元。"
+    assert join["spaces"](["a", ",", "b"]) == "a , b"
+    assert join["english"](["hi", "!"]) == "Hi!"
+    assert all(each([]) == "" for each in join.values())
 
 
 @pytest.mark.parametrize(

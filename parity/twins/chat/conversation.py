@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
-from data.load import PairCodec, load_words
+from data.load import load_words
 from data.pair_batches import pad_sources
+from data.pair_corpus import PairCodec
 from data.text_file import read_lines
 from parity.base.errors import UsageError
 from parity.base.files import check_output, write_whole
@@ -22,6 +22,7 @@ from parity.twins.chat.attention_plot import Attention, check_attention, plot_at
 from parity.twins.cli.command_line import chat_command
 from parity.twins.cli.options import ChatOptions
 from parity.twins.decoding.beam import beam_search
+from parity.twins.decoding.evaluation import in_batches
 from parity.twins.decoding.hypotheses import DecodingModel, Hypotheses
 from parity.twins.decoding.token_by_token import greedy_search, sample
 from parity.twins.spec.frameworks import FRAMEWORKS
@@ -35,7 +36,6 @@ from parity.twins.training.checkpoint import (
 from parity.twins.training.image_files import check_picture
 from parity.twins.training.strategy import Build
 
-_QUESTIONS_PER_BATCH = 64  # of a file
 _PROMPT = "> "
 
 
@@ -189,17 +189,9 @@ def _answers(
     options: ChatOptions,
 ) -> Iterator[Hypotheses]:
     """Yield the answers to questions, of which some are answered at a time."""
-    with tqdm(
-        desc="answering",
-        total=len(questions),
-        unit="question",
-        leave=False,
-        disable=options.output is None or not sys.stderr.isatty(),
-    ) as bar:
-        for start in range(0, len(questions), _QUESTIONS_PER_BATCH):
-            part = questions[start : start + _QUESTIONS_PER_BATCH]
-            yield from _answer(model, part, trained, options, start)
-            bar.update(len(part))
+    shown = options.output is not None
+    for part in in_batches(len(questions), "answering", "question", shown):
+        yield from _answer(model, questions[part], trained, options, part.start)
 
 
 def _talk(model: DecodingModel, trained: Trained, options: ChatOptions) -> None:

@@ -1,7 +1,7 @@
 """How good the answers of a trained network are: BLEU, and the share of exact matches."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from parity.twins.decoding.hypotheses import Hypotheses, Hypothesis
 
-_SENTENCES_PER_BATCH = 64
+_QUESTIONS_PER_BATCH = 64
 # sacrebleu's tokenizer, by the segmenter that the answers had in training.
 _TOKENIZERS = {"chinese": "zh", "characters": "zh", "english": "13a", "spaces": "none"}
 
@@ -31,19 +31,20 @@ def find_answers(
       check: called after each batch; it raises an exception to stop.
     """
     answers = list[Hypothesis]()
-    with tqdm(
-        desc=f"answering, {split}",
-        total=len(rows),
-        unit="sentence",
-        leave=False,
-        disable=not sys.stderr.isatty(),
-    ) as bar:
-        for start in range(0, len(rows), _SENTENCES_PER_BATCH):
-            part = rows[start : start + _SENTENCES_PER_BATCH]
-            answers += [found.best for found in search(*text.sources(split, part))]
-            bar.update(len(part))
-            check()
+    for part in in_batches(len(rows), f"answering, {split}", "sentence"):
+        answers += [found.best for found in search(*text.sources(split, rows[part]))]
+        check()
     return answers
+
+
+def in_batches(count: int, what: str, unit: str, shown: bool = True) -> Iterator[slice]:
+    """Yield which of some questions to answer at a time; a terminal shows how many were."""
+    hidden = not shown or not sys.stderr.isatty()
+    with tqdm(desc=what, total=count, unit=unit, leave=False, disable=hidden) as bar:
+        for start in range(0, count, _QUESTIONS_PER_BATCH):
+            stop = min(start + _QUESTIONS_PER_BATCH, count)
+            yield slice(start, stop)
+            bar.update(stop - start)
 
 
 def bleu(answers: Sequence[str], references: Sequence[str], segmenter: str) -> dict[str, Any]:

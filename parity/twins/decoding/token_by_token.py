@@ -62,10 +62,7 @@ def sample(
     sentences of its batch change nothing.
 
     Args:
-      model: computes the log probabilities.
-      source: int64 [sentences, source_time].
-      source_lengths: int64 [sentences], each >= 1.
-      max_tokens: the most tokens of an answer, `<eos>` included.
+      model, source, source_lengths, max_tokens: as for `greedy_search`.
       seed: determines the random streams, together with the number of the sentence.
       temperature: log probabilities are divided by it before drawing.
       first: the number of the first sentence, where a longer input comes in parts.
@@ -74,7 +71,7 @@ def sample(
       One hypothesis per sentence; its score is its log probability at temperature 1.
 
     Raises:
-      NumericFailure: if a log probability is NaN, or no token is possible.
+      NumericFailure: as `greedy_search`.
     """
     streams = [
         np.random.Generator(np.random.PCG64([seed, first + sentence]))
@@ -104,10 +101,7 @@ def _token_by_token(
     """Return one hypothesis per sentence, whose tokens are chosen one after the other.
 
     Args:
-      model: computes the log probabilities.
-      source: int64 [sentences, source_time].
-      source_lengths: int64 [sentences], each >= 1.
-      max_tokens: the most tokens of an answer, `<eos>` included.
+      model, source, source_lengths, max_tokens: as for `greedy_search`.
       choose: chooses the next token of each live hypothesis. It is called with log
         probabilities [rows, vocabulary without the ids that are never produced], and the
         sentence of each row; it returns a column for each row, and the margin of each decision.

@@ -19,7 +19,7 @@ from parity.twins.oracle.perturbation import (
 )
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.oracle.run_parallel import run_parallel
-from parity.twins.oracle.training import run_network
+from parity.twins.oracle.training import Share, run_network
 from parity.twins.spec.initial import initial_snapshot, zero_state
 from parity.twins.spec.step_arrays import StepInputs
 
@@ -176,7 +176,7 @@ def share_used(spec, snapshot, inputs, total):
     def step():
         wide = {name: np.asarray(array, np.float64) for name, array in state.items()}
         sizes, divisor = [inputs.rows], inputs.loss_divisor
-        found = run_network(spec, weights, inputs.batch, {}, wide, divisor, sizes)
+        found = run_network(Share(spec, weights, inputs.batch, {}, wide, divisor, sizes))
         kinds = zip(("forward", "gradient"), found, strict=True)
         return {f"{kind}/{name}": a for kind, arrays in kinds for name, a in arrays.items()}
 

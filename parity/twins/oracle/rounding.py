@@ -42,7 +42,7 @@ from parity.twins.oracle.optimizers import update_slots
 from parity.twins.oracle.perturbation import UNIT, RoundingNoise, perturbation
 from parity.twins.oracle.recent_rounding import RecentRounding, fall
 from parity.twins.oracle.run_parallel import run_parallel
-from parity.twins.oracle.training import replica_losses, run_network
+from parity.twins.oracle.training import Share, replica_losses, run_network
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs
@@ -250,9 +250,8 @@ class Rounding:
         masks = {n: np.asarray(mask, np.float32) for n, mask in self._inputs.masks.items()}
         with perturbation(moves):
             divisor, sizes = self._inputs.loss_divisor, self._recorded["batch/sizes"].tolist()
-            activations, gradients = run_network(
-                self._spec, weights, self._inputs.batch, masks, state, divisor, sizes
-            )
+            given = self._inputs.batch, masks, state, divisor, sizes
+            activations, gradients = run_network(Share(self._spec, weights, *given))
         found = {f"forward/{name}": array for name, array in activations.items()}
         found = {name: array for name, array in found.items() if name in self.exact}
         losses = replica_losses(activations["token_loss"], divisor, sizes)

@@ -1,6 +1,7 @@
 """The training loop of the oracle: what a trainer does in a step, and in an evaluation."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,65 +17,62 @@ from parity.twins.spec.step_arrays import StepInputs
 Arrays = dict[str, np.ndarray]
 
 
-@replaceable
-def run_network(
-    spec: Spec,
-    weights: Mapping[str, np.ndarray],
-    batch: Mapping[str, np.ndarray],
-    masks: Mapping[str, np.ndarray],
-    state: Mapping[str, np.ndarray],
-    divisor: int,
-    sizes: Sequence[int],
-) -> tuple[Arrays, Arrays]:
-    """Run the spec's network forward and backward; return its activations and gradients.
+@dataclass(frozen=True)
+class Share:
+    """What the network is given: a global batch, or the rows of one replica.
 
-    Args:
-      weights, batch, masks, state, divisor: as for
-        parity.twins.oracle.language_model.language_model.
+    Attributes:
+      spec: what is trained.
+      weights: parameter name -> array.
+      batch, masks, state: as for parity.twins.oracle.language_model.language_model.
+      divisor: what the summed loss is divided by.
       sizes: rows per replica. The oracle has no replicas; mistakes that a side makes in its own
-        may stand here in place of this function.
+        may stand in place of `run_network`.
+      replica: the number of the replica; 0 of a global batch.
     """
-    network = network_function(spec.network)
-    return network(spec.model, weights, batch, masks, state, divisor)
+
+    spec: Spec
+    weights: Mapping[str, np.ndarray]
+    batch: Mapping[str, np.ndarray]
+    masks: Mapping[str, np.ndarray]
+    state: Mapping[str, np.ndarray]
+    divisor: float
+    sizes: Sequence[int]
+    replica: int = 0
 
 
-def run_network_by_shards(
-    spec: Spec,
-    weights: Mapping[str, np.ndarray],
-    batch: Mapping[str, np.ndarray],
-    masks: Mapping[str, np.ndarray],
-    state: Mapping[str, np.ndarray],
-    divisor: int,
-    sizes: Sequence[int],
-) -> tuple[Arrays, Arrays]:
+@replaceable
+def run_network(share: Share) -> tuple[Arrays, Arrays]:
+    """Run the spec's network forward and backward; return its activations and gradients."""
+    network = network_function(share.spec.network)
+    return network(
+        *(share.spec.model, share.weights, share.batch, share.masks, share.state),
+        share.divisor,
+    )
+
+
+def run_network_by_shards(share: Share) -> tuple[Arrays, Arrays]:
     """Run the network on the whole batch, but average the gradients of its shards alike.
 
-    A replacement of `run_network`, with the same arguments. Multi-GPU tutorials average the
-    gradients of the replicas' mean losses with equal weights, which is the gradient of the
-    global mean loss only while all replicas have as many real tokens. A shard without a real
-    token has a gradient of zero, and counts like the others.
-
-    Args:
-      sizes: rows per replica; these are the shards.
+    A replacement of `run_network`; the shards are the rows of each replica. Multi-GPU tutorials
+    average the gradients of the replicas' mean losses with equal weights, which is the gradient
+    of the global mean loss only while all replicas have as many real tokens. A shard without a
+    real token has a gradient of zero, and counts like the others.
     """
     run = original(run_network)
-    activations, gradients = run(spec, weights, batch, masks, state, divisor, sizes)
+    activations, gradients = run(share)
     averaged = {name: np.zeros_like(gradient) for name, gradient in gradients.items()}
-    tokens = int(batch["lengths"].sum())
-    for start, stop in pairwise(np.cumsum([0, *sizes])):
-        shard = {name: array[start:stop] for name, array in batch.items()}
-        in_shard = int(shard["lengths"].sum())
+    tokens = int(share.batch["lengths"].sum())
+    for start, stop in pairwise(np.cumsum([0, *share.sizes])):
+        in_shard = int(share.batch["lengths"][start:stop].sum())
         if not in_shard:
             continue
-        _, gradients = run(
-            spec,
-            weights,
-            shard,
-            {name: array[start:stop] for name, array in masks.items()},
-            {name: array[start:stop] for name, array in state.items()},
-            len(sizes) * in_shard * divisor / tokens,  # type: ignore[arg-type]
-            [stop - start],
-        )
+        rows: dict[str, Any] = {
+            part: {name: array[start:stop] for name, array in getattr(share, part).items()}
+            for part in ("batch", "masks", "state")
+        }
+        divisor = len(share.sizes) * in_shard * share.divisor / tokens
+        _, gradients = run(replace(share, **rows, divisor=divisor))
         for name, gradient in gradients.items():
             averaged[name] += gradient
     return activations, averaged
@@ -164,9 +162,8 @@ class Oracle:
             for name, array in (self.snapshot if read is None else read).items()
             if name.startswith("weight/")
         }
-        activations, gradients = run_network(
-            spec, weights, inputs.batch, masks, self.state, inputs.loss_divisor, sizes
-        )
+        given = inputs.batch, masks, self.state, inputs.loss_divisor, sizes
+        activations, gradients = run_network(Share(spec, weights, *given))
         self.state = {name: activations[name] for name in self.state}
         losses = replica_losses(activations["token_loss"], inputs.loss_divisor, sizes)
         return (

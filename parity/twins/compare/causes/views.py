@@ -1,7 +1,7 @@
 """Ways to change what the oracle's functions are given, and what comes back from them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,7 @@ from parity.twins.oracle.recurrent import (
     masked_step,
     masked_step_backward,
 )
-from parity.twins.oracle.training import replica_losses, run_network
+from parity.twins.oracle.training import Share, replica_losses, run_network
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.networks.network import Axes
 from parity.twins.spec.replaceable import original
@@ -31,50 +31,12 @@ from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import axis_sizes, shape_of, zero_padding
 
 
-@dataclass(frozen=True)
-class Share:
-    """What the network, or one replica of it, is given.
-
-    Attributes:
-      spec: what is trained.
-      weights: parameter name -> array.
-      batch: the arrays of the batch.
-      masks: the dropout masks.
-      state: the recurrent state before the batch.
-      divisor: what the summed loss is divided by.
-      replica: the number of the replica; 0 where there is one share for all.
-    """
-
-    spec: Spec
-    weights: Tensors
-    batch: Mapping[str, np.ndarray]
-    masks: Mapping[str, np.ndarray]
-    state: Mapping[str, np.ndarray]
-    divisor: float
-    replica: int = 0
-
-    def run(self) -> tuple[Arrays, Arrays]:
-        """Run the network on it; return activations and gradients."""
-        call: Callable[..., tuple[Arrays, Arrays]] = original(run_network)
-        return call(
-            self.spec,
-            self.weights,
-            self.batch,
-            self.masks,
-            self.state,
-            self.divisor,
-            [len(self.batch["lengths"])],
-        )
-
-
 def given(change: Callable[[Share], Share]) -> Replacements:
     """Return replacements that change what the network is given."""
 
     @wraps(run_network)
-    def run(
-        spec: Any, weights: Any, batch: Any, masks: Any, state: Any, divisor: Any, _: Any
-    ) -> tuple[Arrays, Arrays]:
-        return change(Share(spec, weights, batch, masks, state, divisor)).run()
+    def run(share: Share) -> tuple[Arrays, Arrays]:
+        return original(run_network)(change(share))
 
     return {run_network: run}
 
@@ -83,8 +45,8 @@ def returned(change: Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]) -> Repla
     """Return replacements that change the activations and gradients of the network."""
 
     @wraps(run_network)
-    def run(*arguments: Any) -> tuple[Arrays, Arrays]:
-        return change(*original(run_network)(*arguments))
+    def run(share: Share) -> tuple[Arrays, Arrays]:
+        return change(*original(run_network)(share))
 
     return {run_network: run}
 
@@ -119,9 +81,9 @@ def see_weights(
     """
 
     @wraps(run_network)
-    def run(spec: Any, weights: Tensors, *rest: Any) -> tuple[Arrays, Arrays]:
-        seen = {**weights, **{name: see(weights[name]) for name in names}}
-        activations, gradients = original(run_network)(spec, seen, *rest)
+    def run(share: Share) -> tuple[Arrays, Arrays]:
+        seen = {**share.weights, **{name: see(share.weights[name]) for name in names}}
+        activations, gradients = original(run_network)(replace(share, weights=seen))
         return activations, gradients | {name: back(gradients[name]) for name in names}
 
     return {run_network: run}
@@ -158,12 +120,10 @@ def in_replicas(
     """
 
     @wraps(run_network)
-    def run(
-        spec: Spec, weights: Any, batch: Any, masks: Any, state: Any, divisor: Any, sizes: Any
-    ) -> tuple[Arrays, Arrays]:
-        whole = Share(spec, weights, batch, masks, state, divisor)
-        found = [change(share).run() for share in split(whole, sizes)]
-        return joined(spec, [a for a, _ in found], batch), combine([g for _, g in found])
+    def run(whole: Share) -> tuple[Arrays, Arrays]:
+        found = [original(run_network)(change(share)) for share in split(whole)]
+        activations = joined(whole.spec, [a for a, _ in found], whole.batch)
+        return activations, combine([g for _, g in found])
 
     return {run_network: run, look_up: padding_looked_up}
 
@@ -175,12 +135,12 @@ def padding_looked_up(table: np.ndarray, tokens: np.ndarray, real: np.ndarray) -
     return found
 
 
-def split(whole: Share, sizes: Sequence[int]) -> list[Share]:
+def split(whole: Share) -> list[Share]:
     """Return the share of each replica that has rows, cut to the longest of its rows."""
     network = NETWORKS[whole.spec.network]
     mask_axes = network.masks(whole.spec.model)
     shares = []
-    for replica, (start, stop) in enumerate(pairwise(np.cumsum([0, *sizes]))):
+    for replica, (start, stop) in enumerate(pairwise(np.cumsum([0, *whole.sizes]))):
         if start == stop:
             continue
         longest = {

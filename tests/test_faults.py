@@ -8,7 +8,6 @@ import re
 import pytest
 from conftest import FOLDERS, FRAMEWORKS, assert_one_line, start
 from markupsafe import escape
-from test_imports import imported_modules
 
 from parity.base.errors import SideFailed, UsageError
 from parity.cli.command_line import main
@@ -85,24 +84,6 @@ def test_every_strategy_has_faults_of_its_own():
         assert {each.own_strategy for each in planted} == {
             "" if entry.name in DEFAULTS else entry.name
         }
-
-
-@pytest.mark.parametrize("side", FRAMEWORKS)
-def test_the_default_strategy_reads_no_other_strategys_module(side):
-    """So what is planted in that module alone leaves it as it is."""
-    strategies = REGISTRIES[side].strategies
-    modules = {entry.path.partition(":")[0] for entry in strategies}
-    default = strategies.entry(None).path.partition(":")[0]
-    read, left = set(), [f"{FOLDERS[side]}.train", default]
-    while left:
-        path = ROOT / f"{left.pop().replace('.', '/')}.py"
-        if path not in read and path.is_relative_to(ROOT / FOLDERS[side]) and path.exists():
-            read.add(path)
-            found = imported_modules(path)  # or names in them
-            left += [*found, *(each.rpartition(".")[0] for each in found)]
-    others = {ROOT / f"{each.replace('.', '/')}.py" for each in modules - {default}}
-    assert read & others == set()
-    assert ROOT / FOLDERS[side] / "strategies" / "synchronous_base.py" in read
 
 
 def kinds(fault: Fault) -> list[tuple[str, str, tuple[Edit, ...]]]:

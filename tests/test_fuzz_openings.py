@@ -66,7 +66,6 @@ UNREACHED = {
         "parity/twins/bench/profile.py": "profile",
         "parity/twins/bench/timing.py": "_timed_run",
         "parity/twins/converge/trainings.py": "_finish",
-        "parity/twins/faults/planted_checks.py": "_resume _trained",
         "parity/twins/launch/fork_server.py": "_answer end handle printed serve start wait",
         "parity/twins/launch/processes.py": "raise_for_status",
         "parity/twins/peers/pytorch_data_parallel.py": "__init__ _call_all _serve",

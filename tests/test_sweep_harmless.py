@@ -11,11 +11,11 @@ from conftest import FRAMEWORKS
 from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.twins.faults.fault import DTYPES, KERNELS
-from parity.twins.faults.hunt import Planting
+from parity.twins.faults.side_runs import Planting, SideRuns
 from parity.twins.faults.small_runs import SETTINGS
 from parity.twins.launch.edited_source import edited_texts
 from parity.twins.launch.processes import ROOT
-from parity.twins.sweep.harmless import HARMLESS, HarmlessRuns, rewritten
+from parity.twins.sweep.harmless import HARMLESS, alarm, rewritten
 
 BY_NAME = {rewrite.name: rewrite for rewrite in HARMLESS}
 
@@ -35,13 +35,13 @@ def some():
 
 @pytest.fixture(scope="module")
 def runs(frameworks, tmp_path_factory):
-    return HarmlessRuns(tmp_path_factory.mktemp("harmless"), frameworks)
+    return SideRuns(tmp_path_factory.mktemp("harmless"), frameworks)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("planted", [*some()], ids=lambda planted: planted.name)
 def test_no_alarm_is_raised(runs, planted):
-    assert runs.alarm(planted) == ""
+    assert alarm(runs, planted) == ""
 
 
 @pytest.mark.thorough
@@ -51,7 +51,7 @@ def test_a_rewrite_that_is_not_harmless_is_told(runs):
     wrong = edit.new.replace("count * inputs.scale", "count * inputs.scale * (1 + 1e-9)")
     edits = {"tensorflow": (dataclasses.replace(edit, new=wrong),)}
     planted = Planting(dataclasses.replace(loss, edits=edits), "tensorflow", "float64", "fast")
-    assert "first mismatch, on the rung loss" in runs.alarm(planted)
+    assert "first mismatch, on the rung loss" in alarm(runs, planted)
 
 
 @pytest.mark.parametrize("rewrite", HARMLESS, ids=lambda rewrite: rewrite.name)

@@ -8,13 +8,13 @@ again, and its trace is compared with the other side's correct one.
 import shutil
 import threading
 import time
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder, write_whole
 from parity.base.progress import ProgressBar
+from parity.compare.findings import find_in_exact_check
 from parity.report.verdict_page import report_html
 from parity.trace.reader import Trace
 from parity.trace.rungs import CHECKS
@@ -22,73 +22,19 @@ from parity.twins.cli.options import FaultOptions
 from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values, run_values
 from parity.twins.compare.verdict import Outcome, RunVerdict
-from parity.twins.faults.fault import Edit, Fault
+from parity.twins.compare.whole_runs import compare_repeated, repeated
+from parity.twins.faults.fault import Fault
 from parity.twins.faults.finding import CHECK, MISMATCH, NUMERIC, REFUSED, REPEAT, Finding
 from parity.twins.faults.listing import faults_named
-from parity.twins.faults.planted_checks import Planted, PlantedChecks
-from parity.twins.faults.side_runs import SideRuns, SmallRun
+from parity.twins.faults.side_runs import Planting, SideRuns, SmallRun
 from parity.twins.faults.small_runs import SETTINGS
 from parity.twins.launch.fork_server import ForkServer, fork_servers, results_of
 from parity.twins.spec.frameworks import ALL, FRAMEWORKS, strategies_named
+from parity.twins.trace.contents import tensor_names
+from parity.twins.trace.side import TrainedSide, labels_of
 
 # Longer than a user waits: what is confirmed must not depend on how busy the machine is.
 _CAUSE_SECONDS = 600.0
-
-
-@dataclass(frozen=True)
-class Planting:
-    """A fault to plant, and in what.
-
-    Attributes:
-      fault: the fault.
-      side: the framework in whose code to plant it.
-      dtype: the precision of the run.
-      kernels: "fast" or "plain", the kernels of the run.
-    """
-
-    fault: Fault
-    side: str
-    dtype: str
-    kernels: str = "fast"
-
-    @property
-    def edits(self) -> tuple[Edit, ...]:
-        """Return the edits that plant it."""
-        return self.fault.edits_for(self.kernels)[self.side]
-
-    @property
-    def run(self) -> SmallRun:
-        """Return the run to plant it in."""
-        evaluates = self.fault.check == "evaluation"
-        return SmallRun(self.fault.setting, self.dtype, self.kernels, evaluates)
-
-    @property
-    def required(self) -> bool:
-        """Return whether it has to be found."""
-        return self.dtype in self.fault.dtypes
-
-    @property
-    def strategy(self) -> str:
-        """Return the strategy that it is planted in."""
-        return SETTINGS[self.fault.setting].strategy(self.side)
-
-    @property
-    def own_strategy(self) -> str:
-        """Return the strategy that it is planted in; empty if it is the side's default."""
-        has_own = SETTINGS[self.fault.setting].has_own_strategy(self.side)
-        return self.strategy if has_own else ""
-
-    @property
-    def edits_of_default(self) -> tuple[Edit, ...]:
-        """Return the edits for the default strategy, which reads no other strategy's module."""
-        path = FRAMEWORKS[self.side].strategies.entry(self.strategy).path
-        module = path.partition(":")[0].replace(".", "/")
-        return () if {edit.file for edit in self.edits} == {f"{module}.py"} else self.edits
-
-    @property
-    def name(self) -> str:
-        """Return a name for its files."""
-        return f"{self.fault.name}-{self.side}-{self.run.name}"
 
 
 class Hunt:
@@ -103,10 +49,8 @@ class Hunt:
         self._options, self._servers = options, servers
         make_folder(options.out)
         self._runs = SideRuns(options.out, servers)
-        self._checks = PlantedChecks(self._runs)
         self._correct: dict[SmallRun, dict[str, Trace]] = {}
-        self._defaults: dict[tuple[SmallRun, str], Trace] = {}
-        self._locks: dict[Hashable, threading.Lock] = {}
+        self._locks: dict[SmallRun, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def correct(self, run: SmallRun) -> dict[str, Trace]:
@@ -134,20 +78,14 @@ class Hunt:
 
     def _default(self, planting: Planting) -> Trace:
         """Return a trace of the side's default strategy, trained from the same source."""
-        side, run, edits = planting.side, planting.run, planting.edits_of_default
+        side, run = planting.side, planting.run
         options = SETTINGS[run.setting].options(side, FRAMEWORKS[side].strategies.default)
-        options["checkpoint_every"] = None
-        if edits:
-            return self._runs.record(side, run, f"{planting.name}/default", edits, **options)
-        with self._one_at_a_time((run, side)):
-            if (run, side) not in self._defaults:
-                name = f"correct/{run.name}-{side}-default"
-                self._defaults[run, side] = self._runs.record(side, run, name, **options)
-            return self._defaults[run, side]
+        name = f"{planting.name}/default"
+        return self._runs.record(side, run, name, planting.edits, **options)
 
-    def _one_at_a_time(self, key: Hashable) -> threading.Lock:
+    def _one_at_a_time(self, run: SmallRun) -> threading.Lock:
         with self._lock:
-            return self._locks.setdefault(key, threading.Lock())
+            return self._locks.setdefault(run, threading.Lock())
 
     def find(self, planting: Planting) -> Finding:
         """Plant one fault, and return what the harness finds of it."""
@@ -191,28 +129,32 @@ class Hunt:
         well, trained from the same edited source: only if the default strategy trains as the
         oracle does, the mistake lies in the other strategy, and reports name it.
 
-        Where the recorded steps match, the check of whole runs that must find it is made.
+        Where the recorded steps match, the side is trained again. What must be found by another
+        check of whole runs is planted in a run that makes that check.
         """
         side, fault, run = planting.side, planting.fault, planting.run
-        planted = Planted(planting.name, side, planting.edits, run, correct)
-        if fault.check == "answers":  # the fault is in what follows a training
-            faulty = correct[side]
-        else:
-            # replicas that have drifted apart cannot be saved, which would end the run before
-            # its steps are compared
-            more = {} if fault.check == "resume" else {"checkpoint_every": None}
-            # names of unequal length: "order-of-sums" depends on that of the command line
-            name = f"{planting.name}/first"
-            faulty = self._runs.record(side, run, name, planting.edits, **more)
-        traces = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
-        if planting.own_strategy and fault.check in ("", "evaluation"):  # both are recorded
-            traces.append(self._default(planting))
         # a cause must hold in all steps that are left, as in `parity run`
         left = SETTINGS[run.setting].steps
+        if fault.check in ("answers", "resume", "untraced", "counting"):
+            return self._runs.prove(planting, fault.check, left, _CAUSE_SECONDS)
+        # names of unequal length: "order-of-sums" depends on that of the command line
+        faulty = self._runs.record(side, run, f"{planting.name}/first", planting.edits)
+        traces = [(dict(correct) | {side: faulty})[name] for name in FRAMEWORKS]
+        if planting.own_strategy:
+            traces.append(self._default(planting))
         verdict = compare_traces(traces, left, _CAUSE_SECONDS)
-        if verdict.matches:
-            return verdict.with_checks(self._checks.make(fault.check, planted, faulty))
-        return verdict
+        return self._repeated(planting, faulty, verdict) if verdict.matches else verdict
+
+    def _repeated(self, planting: Planting, faulty: Trace, verdict: RunVerdict) -> RunVerdict:
+        """Train the faulty side again: a correct side would compute the same bits."""
+        name = f"{planting.name}/second"
+        again = self._runs.record(planting.side, planting.run, name, planting.edits)
+        (label,) = labels_of([TrainedSide.from_json(faulty.header)])
+        names, found = tensor_names(planting.run.spec), None
+        for (step, first), (_, second) in zip(faulty.steps(), again.steps(), strict=True):
+            found = found or compare_repeated(label, step, first, second, names)
+        both = label, repeated(label)
+        return verdict.with_checks([find_in_exact_check("repeat", both, found)])
 
     def _write_page(self, planting: Planting, verdict: RunVerdict) -> None:
         fault = planting.fault

@@ -1,17 +1,19 @@
 """Runs one side on one of the small settings, with or without a fault planted in it."""
 
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parity.trace.reader import Trace
-from parity.twins.compare.answers import AnswerSettings, SideAnswers, read_answers
-from parity.twins.faults.fault import Edit
-from parity.twins.faults.small_runs import EVERY, SETTINGS, write_texts
-from parity.twins.launch.fork_server import ForkServer, record, run_side
+from parity.twins.cli.options import RunOptions
+from parity.twins.compare.verdict import RunVerdict
+from parity.twins.faults.fault import Edit, Fault
+from parity.twins.faults.small_runs import SETTINGS, write_texts
+from parity.twins.launch.fork_server import ForkServer, record
+from parity.twins.run.planned_run import PlannedRun
+from parity.twins.run.proof import prove
 from parity.twins.spec.spec import Spec
 
 
@@ -43,6 +45,55 @@ class SmallRun:
         return f"{self.setting.replace(', ', '-')}-{self.kernels}-{self.dtype}{evaluates}"
 
 
+@dataclass(frozen=True)
+class Planting:
+    """A fault to plant, and in what.
+
+    Attributes:
+      fault: the fault.
+      side: the framework in whose code to plant it.
+      dtype: the precision of the run.
+      kernels: "fast" or "plain", the kernels of the run.
+    """
+
+    fault: Fault
+    side: str
+    dtype: str
+    kernels: str = "fast"
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """Return the edits that plant it."""
+        return self.fault.edits_for(self.kernels)[self.side]
+
+    @property
+    def run(self) -> SmallRun:
+        """Return the run to plant it in."""
+        evaluates = self.fault.check == "evaluation"
+        return SmallRun(self.fault.setting, self.dtype, self.kernels, evaluates)
+
+    @property
+    def required(self) -> bool:
+        """Return whether it has to be found."""
+        return self.dtype in self.fault.dtypes
+
+    @property
+    def strategy(self) -> str:
+        """Return the strategy that it is planted in."""
+        return SETTINGS[self.fault.setting].strategy(self.side)
+
+    @property
+    def own_strategy(self) -> str:
+        """Return the strategy that it is planted in; empty if it is the side's default."""
+        has_own = SETTINGS[self.fault.setting].has_own_strategy(self.side)
+        return self.strategy if has_own else ""
+
+    @property
+    def name(self) -> str:
+        """Return a name for its files."""
+        return f"{self.fault.name}-{self.side}-{self.run.name}"
+
+
 class SideRuns:
     """Runs sides, and keeps what they write under the folder of a hunt.
 
@@ -62,7 +113,7 @@ class SideRuns:
     def record(
         self, side: str, run: SmallRun, name: str, edits: Sequence[Edit] = (), **more: Any
     ) -> Trace:
-        """Train a side and return its trace; checkpoints are in the folder `saved` beside it.
+        """Train a side and return its trace.
 
         Args:
           side: the framework.
@@ -73,52 +124,44 @@ class SideRuns:
         Raises:
           UsageError, NumericFailure, SideFailed: with the side's message, if training fails.
         """
-        folder = self.folder(name)
-        given = {
-            "out": folder / "saved",
-            "overwrite": True,
-            "steps": SETTINGS[run.setting].steps,
-            # where one is due, all workers wait: a run without them has another schedule
-            "checkpoint_every": EVERY if SETTINGS[run.setting].is_synchronous(side) else None,
-            "evaluate": None if run.evaluates else 0,
-        }
-        values = self._options(side, run, edits) | given | more
-        return record(self._servers[side], run.spec, folder / "trace", edits=edits, **values)
+        steps, evaluate = SETTINGS[run.setting].steps, None if run.evaluates else 0
+        values = self._options(side, run, edits) | {"steps": steps, "evaluate": evaluate} | more
+        trace = self.folder(name) / "trace"
+        return record(self._servers[side], run.spec, trace, edits=edits, **values)
 
-    def train(
-        self, side: str, run: SmallRun, name: str, edits: Sequence[Edit], steps: int
-    ) -> tuple[Path, float]:
-        """Train a side without a trace; return the folder of its run, and the seconds taken."""
-        out, started = self.folder(name), time.monotonic()
-        values = self._options(side, run, edits) | {"out": out, "steps": steps}
-        run_side(self._servers[side], run.spec, edits=edits, overwrite=True, **values)
-        return out, time.monotonic() - started
+    def prove(
+        self, planting: Planting, check: str, after_mismatch: int = 0, seconds: float = 0.0
+    ) -> RunVerdict:
+        """Let both sides run as `parity run` does, one with a fault.
 
-    def answer(
-        self,
-        side: str,
-        run: SmallRun,
-        name: str,
-        edits: Sequence[Edit],
-        checkpoint: Path,
-        search: AnswerSettings,
-    ) -> SideAnswers:
-        """Let a side answer the test questions from a checkpoint; return what it wrote."""
-        out = self.folder(name)
-        run_side(
-            self._servers[side],
-            run.spec,
-            edits=edits,
-            **self._options(side, run, edits),
+        Args:
+          check: the check of whole runs that is made where the recorded steps match.
+          after_mismatch, seconds: how many steps to measure after a mismatch, and how long to
+            look for its cause.
+
+        Raises:
+          UsageError, NumericFailure, SideFailed: with a side's message, if it fails.
+        """
+        run, out = planting.run, self.folder(planting.name)
+        setting = SETTINGS[run.setting]
+        options = RunOptions(
+            network=run.spec.network,
+            data=self._texts[run.spec.network],
             out=out,
-            resume=checkpoint,
-            evaluate_only=True,
-            evaluate=0,
-            beam=search.beam,
-            length_penalty=search.length_penalty,
-            longest=search.flag,
+            cache=out / "cache",
+            replicas=(setting.replicas,),
+            settings=setting.settings,
+            kernels=(run.kernels,),
+            steps=setting.steps,
+            after_mismatch=after_mismatch,
+            cause_seconds=seconds,
+            dtype=(run.dtype,),
+            checks=(check,),
+            throughput=check in ("answers", "untraced", "counting"),
         )
-        return read_answers(out)
+        planted = {planting.side: planting.edits}
+        outcome = prove(PlannedRun(run.spec, options, self._servers, planted))
+        return outcome.verdicts[0]
 
     def _options(self, side: str, run: SmallRun, edits: Sequence[Edit]) -> dict[str, Any]:
         setting = SETTINGS[run.setting]

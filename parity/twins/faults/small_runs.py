@@ -18,8 +18,6 @@ from parity.twins.spec.spec import Spec, preset
 from parity.twins.spec.strategies import StrategySettings
 
 STEPS = 5
-EVERY = 2  # steps between checkpoints of a recorded run
-TRAINED = 9  # steps without a trace: enough to measure a speed after the warm-up
 _ROWS = 7
 _WORDS = 24
 _BATCHES = 3  # per epoch
@@ -51,10 +49,6 @@ class Setting:
     def has_own_strategy(self, side: str) -> bool:
         """Return whether a framework trains with another strategy than its default one."""
         return self.strategy(side) != FRAMEWORKS[side].strategies.default
-
-    def is_synchronous(self, side: str) -> bool:
-        """Return whether the replicas of a framework take every step together."""
-        return FRAMEWORKS[side].strategies.entry(self.strategy(side)).traits.synchronous
 
     def can_train(self, side: str, dtype: str) -> bool:
         """Return whether a framework's strategy has a precision."""

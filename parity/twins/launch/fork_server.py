@@ -332,21 +332,14 @@ def record(
       ValueError: if an edit does not fit the source.
       UsageError, NumericFailure, SideFailed: if the training fails, with the side's message.
     """
-    run_side(server, spec, edits=edits, trace=trace, **options)
-    return Trace(trace)
-
-
-def run_side(
-    server: ForkServer, spec: Spec, *, edits: Sequence[Edit] = (), **options: Any
-) -> None:
-    """Run the `train.py` of one side until it ends; see `record` for arguments and errors."""
     values = {
         name: value.resolve() if isinstance(value, Path) else value
-        for name, value in options.items()
+        for name, value in {"trace": trace, **options}.items()
     }
     job = server.train(*spec_flags(spec), *option_flags(values), edits=edits)
     status, _, _ = job.wait()
     raise_for_status(server.framework, status, job.folder / "stderr")
+    return Trace(trace)
 
 
 def serve(framework: str, threads: int, path: str) -> None:

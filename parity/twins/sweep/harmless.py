@@ -5,58 +5,30 @@ are planted like faults, one at a time, in the same small runs; harmless.patch h
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from parity.base.errors import NumericFailure, SideFailed, UsageError
 from parity.base.progress import ProgressBar
 from parity.report.table import Table
-from parity.trace.reader import Trace
 from parity.twins.cli.options import SweepOptions
-from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import run_values
 from parity.twins.faults.fault import DTYPES
-from parity.twins.faults.hunt import Planting
 from parity.twins.faults.patches import read_mistakes
-from parity.twins.faults.side_runs import SideRuns, SmallRun
-from parity.twins.launch.fork_server import ForkServer, fork_servers
-from parity.twins.spec.frameworks import FRAMEWORKS
+from parity.twins.faults.side_runs import Planting, SideRuns
+from parity.twins.launch.fork_server import fork_servers
 
 HARMLESS = read_mistakes(Path(__file__).with_name("harmless.patch"))
 
 
-class HarmlessRuns:
-    """Trains rewritten sides, and compares each with the other side as it is.
-
-    Args:
-      out: where the texts and the traces are written.
-      servers: framework -> its fork server.
-    """
-
-    def __init__(self, out: Path, servers: Mapping[str, ForkServer]):
-        self._runs = SideRuns(out, servers)
-        self._unchanged: dict[tuple[str, SmallRun], Trace] = {}
-
-    def alarm(self, planted: Planting) -> str:
-        """Return what the harness takes for a mistake; empty if the sides match."""
-        run = replace(planted.run, evaluates=True)
-        for side in FRAMEWORKS:
-            if side != planted.side and (side, run) not in self._unchanged:
-                as_it_is = self._runs.record(side, run, f"{side}-{run.name}")
-                self._unchanged[side, run] = as_it_is
-        try:
-            changed = self._runs.record(planted.side, run, planted.name, planted.edits)
-            verdict = compare_traces(
-                [
-                    changed if side == planted.side else self._unchanged[side, run]
-                    for side in FRAMEWORKS
-                ]
-            )
-        except (NumericFailure, UsageError, SideFailed) as error:
-            return str(error)
-        shutil.rmtree(self._runs.folder(planted.name))
-        return "" if verdict.matches else str(run_values(verdict)["first_mismatch"]["story"])
+def alarm(runs: SideRuns, planted: Planting) -> str:
+    """Return what the harness takes for a mistake in a rewritten side; empty for a match."""
+    try:
+        verdict = runs.prove(planted, "evaluation")
+    except (NumericFailure, UsageError, SideFailed) as error:
+        return str(error)
+    shutil.rmtree(runs.folder(planted.name))
+    return "" if verdict.matches else str(run_values(verdict)["first_mismatch"]["story"])
 
 
 def rewritten(kernels: Iterable[str]) -> Iterator[Planting]:
@@ -75,9 +47,9 @@ def run_harmless(options: SweepOptions) -> tuple[str, bool]:
         fork_servers() as servers,
         ProgressBar("rewriting", len(planned), "rewrite") as progress,
     ):
-        runs = HarmlessRuns(options.out / "harmless", servers)
+        runs = SideRuns(options.out / "harmless", servers)
         for planted in planned:
-            story = runs.alarm(planted)
+            story = alarm(runs, planted)
             alarms += [f"{planted.name}: {story}"] if story else []
             of = planted.fault.name, planted.side, planted.kernels, planted.dtype
             rows.append([*of, "ALARM" if story else "match"])

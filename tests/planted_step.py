@@ -11,10 +11,10 @@ from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.causes.wrong_step import Change, WrongStep
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep
-from parity.twins.compare.oracle_tensors import OracleTensors, as_float64, with_replica_losses
+from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.oracle.rounding import Rounding
-from parity.twins.oracle.training import Oracle
+from parity.twins.oracle.training import Oracle, as_float64
 from parity.twins.spec.replaceable import replacing
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.contents import tensor_names

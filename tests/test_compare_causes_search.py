@@ -10,8 +10,7 @@ from planted_step import Planted, specs
 from parity.twins.compare.causes.suspects import suspects
 from parity.twins.compare.causes.views import scaled_gradients
 from parity.twins.compare.causes.wrong_step import FORWARD, LOSS, Change
-from parity.twins.compare.oracle_tensors import as_float64
-from parity.twins.oracle.training import Oracle
+from parity.twins.oracle.training import Oracle, as_float64
 from parity.twins.spec.replaceable import replacing
 from parity.twins.trace.side import TrainedSide
 

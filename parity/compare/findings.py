@@ -36,6 +36,14 @@ class Finding:
         return next(iter(self.mismatches), None)
 
     @property
+    def worst(self) -> Distance:
+        """Return the worst distance of all rungs."""
+        found = Distance()
+        for distance in self.rungs.values():
+            found.add(distance)
+        return found
+
+    @property
     def shares(self) -> dict[str, float]:
         """Return tensor -> the share of its bound, of those that were judged."""
         used = {name: distance.used for name, distance in self.distances.items()}

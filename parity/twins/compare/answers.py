@@ -29,15 +29,16 @@ from parity.twins.compare.decoded_answers import (
     score_recorded,
     scores_again,
 )
-from parity.twins.compare.oracle_tensors import recorded_weights
 from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES
 from parity.twins.compare.step_coverage import answer_facts
 from parity.twins.decoding.beam import beam_search
 from parity.twins.decoding.evaluation import bleu, exact_share
-from parity.twins.decoding.hypotheses import Hypotheses
+from parity.twins.decoding.hypotheses import Hypotheses, Hypothesis
 from parity.twins.oracle.decode import OracleModel
 from parity.twins.oracle.rounding import rounding_of_scores
+from parity.twins.oracle.training import recorded_weights
 from parity.twins.spec.spec import Spec
+from parity.twins.trace.decoded import decode_tensors
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -79,6 +80,11 @@ class AnswerSettings:
     longest: int
     exact: bool = False
     usual: bool = False
+
+    @property
+    def settings(self) -> tuple[int, float, int]:
+        """Return the beam, the length penalty, and the longest answer."""
+        return self.beam, self.length_penalty, self.longest
 
     @property
     def flag(self) -> int | None:
@@ -176,15 +182,9 @@ class AnswersRung:
         every: list[Hypotheses] = []
         for start in range(0, len(asked[0]), _SENTENCES_PER_BATCH):
             rows = slice(start, start + _SENTENCES_PER_BATCH)
-            settings = search.beam, search.length_penalty, search.longest
-            every += beam_search(self._oracle, asked[0][rows], asked[1][rows], *settings)
-        best = [found.best for found in every]
-        expected = _arrays(
-            asked,
-            [each.tokens for each in best],
-            [each.finished for each in best],
-            [each.score for each in best],
-            search,
+            every += beam_search(self._oracle, asked[0][rows], asked[1][rows], *search.settings)
+        expected = decode_tensors(
+            asked[0], asked[1], {"beam": every}, *search.settings, best=True
         )
         return expected, [found.margin for found in every], tuple(answer_facts(every))
 
@@ -203,13 +203,8 @@ class AnswersRung:
             seen = f"an answer of {longest} tokens; allowed: {search.longest}"
             wrong = self._problem(sides, "answers/tokens", (), seen)
             return DecodedFinding(sides, mismatches=(wrong,))
-        recorded = _arrays(
-            asked,
-            [line["tokens"] for line in given.lines],
-            [line["finished"] for line in given.lines],
-            [line["score"] for line in given.lines],
-            search,
-        )
+        answers = {"beam": [*map(_given, given.lines)]}
+        recorded = decode_tensors(asked[0], asked[1], answers, *search.settings, best=True)
         if search.exact:
             margins = [np.inf] * len(margins)
         compare: Callable[..., DecodedFinding] = partial(
@@ -294,26 +289,10 @@ def _questions(answers: SideAnswers) -> tuple[np.ndarray, np.ndarray]:
     return source, lengths
 
 
-def _arrays(
-    asked: tuple[np.ndarray, np.ndarray],
-    tokens: Sequence[Sequence[int]],
-    finished: Sequence[bool],
-    scores: Sequence[float],
-    search: AnswerSettings,
-) -> dict[str, np.ndarray]:
-    """Return the best answers in the form in which a trace records what was decoded."""
-    padded = np.full((len(tokens), 1, search.longest), -1, np.int64)
-    for row, answer in enumerate(tokens):
-        padded[row, 0, : len(answer)] = answer
-    settings = [search.beam, search.length_penalty, search.longest]
-    return {
-        "decode/source": asked[0],
-        "decode/source_lengths": asked[1],
-        "decode/settings": np.array(settings, np.float64),
-        "decode/beam_tokens": padded,
-        "decode/beam_finished": np.array(finished, bool)[:, None],
-        "decode/beam_scores": np.array(scores, np.float64)[:, None],
-    }
+def _given(line: Mapping[str, Any]) -> Hypotheses:
+    """Return an answer that a side wrote, as what a search found."""
+    answer = tuple(line["tokens"]), line["finished"], np.nan, line["score"]
+    return Hypotheses((Hypothesis(*answer),), np.inf)
 
 
 def _renamed(place: Any) -> Any:

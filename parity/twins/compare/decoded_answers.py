@@ -22,12 +22,12 @@ from parity.compare.coverage import join_facts
 from parity.compare.findings import Finding
 from parity.compare.tensors import ONE_STEP, Distance, Mismatch, Place
 from parity.trace.tolerances import TABLE, Tolerance
-from parity.twins.compare.oracle_tensors import recorded_weights
 from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES
 from parity.twins.compare.step_coverage import answer_facts
 from parity.twins.decoding.hypotheses import length_penalty_of
 from parity.twins.oracle.decode import OracleModel, rescore
 from parity.twins.oracle.rounding import rounding_of_scores
+from parity.twins.oracle.training import recorded_weights
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.decoded import DECODED, SEARCHES, decode, decode_tensors
 
@@ -112,7 +112,7 @@ def compare_searches(
         expected = decode_tensors(*asked, searches, int(beam), penalty, int(most))
         margins[side] = {
             search: [hypotheses.margin for hypotheses in sentences]
-            for search, sentences in zip(SEARCHES, searches, strict=True)
+            for search, sentences in searches.items()
         }
         rescored = score_recorded(oracle, recorded, model.target_vocabulary_size)
         given = recorded, expected, margins[side], (side, ONE_STEP), step, tolerance, rescored
@@ -123,7 +123,7 @@ def compare_searches(
             rounding = rounding_of_scores(recorded, dtype, again)
             found = compare_decoded(*given, least=ONE_STEP_TIMES["forward"] * rounding)
         if recorded is first:  # the others decode the same sentences
-            facts = join_facts(*(answer_facts(sentences) for sentences in searches))
+            facts = join_facts(*map(answer_facts, searches.values()))
             found = replace(found, facts=facts)
         findings.append(found)
     return findings + [

@@ -21,12 +21,11 @@ from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch, compare
 from parity.trace.tolerances import EXACT, TABLE
 from parity.twins.compare.causes.evaluations import WrongEvaluation, evaluation_causes
 from parity.twins.compare.causes.wrong_step import Confirmed
-from parity.twins.compare.oracle_tensors import recorded_weights
 from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES, RoundingMultiple
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import rounding_of_scores
 from parity.twins.oracle.run_parallel import run_parallel
-from parity.twins.oracle.training import evaluation_losses
+from parity.twins.oracle.training import evaluation_losses, recorded_weights
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.trace.evaluated import SPLITS, evaluated_names, recorded_evaluation

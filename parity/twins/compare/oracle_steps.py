@@ -1,7 +1,6 @@
 """What the oracle expects each side to record: training by itself, and in single steps."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 
 from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
 from parity.twins.compare.intended_differences import IntendedDifferences
-from parity.twins.compare.oracle_tensors import OracleTensors, as_float64, with_replica_losses
+from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
 from parity.twins.compare.read_weights import check_read_weights
 from parity.twins.oracle.recent_rounding import RecentRounding
 from parity.twins.oracle.replay import (
@@ -22,7 +21,7 @@ from parity.twins.oracle.replay import (
 )
 from parity.twins.oracle.rounding import Rounding
 from parity.twins.oracle.run_parallel import run_parallel
-from parity.twins.oracle.training import Arrays, Oracle
+from parity.twins.oracle.training import Arrays, Oracle, as_float64
 from parity.twins.spec.initial import initial_snapshot, zero_state
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import snapshot_names
@@ -60,6 +59,7 @@ class OneStep:
         weights in each step; None if all sides do.
 
     Attributes:
+      known: the sides that differ from the exact training on purpose.
       rounding: label -> the rounding error of the step that was compared last.
     """
 
@@ -70,7 +70,7 @@ class OneStep:
         asynchronous: Mapping[str, TrainedSide] | None = None,
         alike: Mapping[str, str] | None = None,
     ):
-        self._expected, self._spec, self._known = expected, expected.spec, known
+        self._expected, self._spec, self.known = expected, expected.spec, known
         self._before: dict[str, Tensors] = {}
         self._alike = alike or {}
         initial = weights_of(initial_snapshot(self._spec))
@@ -90,12 +90,8 @@ class OneStep:
         self, side: str, inputs: StepInputs, step: int, recorded: Tensors
     ) -> dict[str, np.ndarray]:
         """Return what the oracle expects, given the side's weights and state before it."""
-        with self.oracle_of(side):
+        with self.known.oracle_of(side):
             return self.exact(side, inputs, step, recorded)
-
-    def oracle_of(self, side: str) -> AbstractContextManager[None]:
-        """Let the oracle train as a side does on purpose, within this context."""
-        return self._known.oracle_of(side)
 
     def exact(
         self, side: str, inputs: StepInputs, step: int, recorded: Tensors
@@ -169,10 +165,6 @@ class OneStep:
             return start.left
         return zero_state(self._spec, inputs.rows)
 
-    def forget_rounding(self) -> None:
-        """Forget the rounding errors of the step before."""
-        self.rounding = {}
-
     def check_read_weights(
         self, side: str, recorded: Tensors, step: int
     ) -> tuple[Distance, Mismatch | None]:
@@ -191,7 +183,7 @@ class OneStep:
 
     def _group(self, side: str) -> tuple[str | None, tuple[Any, ...]]:
         """Return a value that is equal for sides whose rounding errors are alike."""
-        return self._alike.get(side), self._known.kind(side)
+        return self._alike.get(side), self.known.kind(side)
 
     def _state_after(self, recorded: Tensors) -> dict[str, np.ndarray]:
         state = NETWORKS[self._spec.network].state(self._spec.model)

@@ -6,7 +6,7 @@ import numpy as np
 
 from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.twins.oracle.replay import RecordedUpdate, Replay
-from parity.twins.oracle.training import Oracle
+from parity.twins.oracle.training import Oracle, as_float64
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec, learning_rate
 from parity.twins.spec.step_arrays import StepInputs, dropout_masks
@@ -104,17 +104,3 @@ def with_replica_losses(
         "batch/sizes": recorded["batch/sizes"],
         "loss/replicas": np.add.reduceat(rows, bounds),
     }
-
-
-def recorded_weights(recorded: Tensors) -> dict[str, np.ndarray]:
-    """Return parameter -> float64 array, the weights that a side recorded."""
-    return {
-        name.removeprefix("weight/"): as_float64(array)
-        for name, array in recorded.items()
-        if name.startswith("weight/")
-    }
-
-
-def as_float64(array: np.ndarray) -> np.ndarray:
-    """Return an array in float64."""
-    return np.asarray(array, np.float64)

@@ -43,7 +43,7 @@ class PairComparison:
         judge: bool = True,
         rounding: Rounding | None = None,
     ) -> Finding:
-        """Compare one step of a pair.
+        """Compare one step of a pair; of its mismatches, that which is computed first is kept.
 
         Args:
           known: as for `compare_step`.
@@ -59,14 +59,12 @@ class PairComparison:
             rest.remove("loss/replicas")
         bounds = bounds_of(self._dtype, rounding) if judge else None
         found = compare_step(a, b, sides, step, batch, bounds_of(self._dtype))
-        return found + compare_step(a, b, sides, step, rest, bounds, known)
-
-    def first(
-        self, a: Tensors, b: Tensors, found: Finding, rounding: Rounding | None = None
-    ) -> Mismatch | None:
-        """Return the mismatch that is computed first, of what `compare` found."""
-        bounds = bounds_of(self._dtype, rounding)
-        return found.first and first_in_loop(a, b, found.first, self._loop, bounds)
+        found += compare_step(a, b, sides, step, rest, bounds, known)
+        if found.first is None:
+            return found
+        of_step = bounds_of(self._dtype, rounding)
+        first = first_in_loop(a, b, found.first, self._loop, of_step)
+        return replace(found, mismatches=(first,))
 
 
 def _different_replicas(a: Tensors, b: Tensors) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 
 from parity.base.text import counted
 from parity.compare.findings import Finding, find_in_exact_check
-from parity.compare.tensors import ONE_STEP, Distance, Mismatch, Place
+from parity.compare.tensors import ONE_STEP, Mismatch, Place
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep
 from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
@@ -224,17 +224,12 @@ class ResumeRung:
         pair, sides = PairComparison(self._spec, self._names), (label, ONE_STEP)
         with known.oracle_of(label):
             compared = pair.compare(recorded, exact, sides, step, rounding=rounding)
-            found = pair.first(recorded, exact, compared, rounding)
-        worst = Distance()
-        for distance in compared.rungs.values():
-            worst.add(distance)
-        facts = limit_facts(exact)
-        if found is None:
-            return Finding(sides, {"resume": worst}, facts=facts)
-        named = run.loader, ONE_STEP
-        values = dict(zip(named, found.values.values(), strict=False))
-        wrong = self._found(run, replace(found, sides=named, values=values))
-        return Finding(sides, {"resume": worst}, (wrong,), facts=facts)
+        named, wrong = (run.loader, ONE_STEP), []
+        for each in compared.mismatches:
+            values = dict(zip(named, each.values.values(), strict=False))
+            wrong.append(self._found(run, replace(each, sides=named, values=values)))
+        rungs = {"resume": compared.worst}
+        return Finding(sides, rungs, tuple(wrong), facts=limit_facts(exact))
 
     def _sides(self, run: Resumed) -> tuple[str, str]:
         if run.saver == run.loader:

@@ -376,20 +376,9 @@ class RunComparison(StepComparison):
         ]
 
     def _compare(
-        self,
-        a: Tensors,
-        b: Tensors,
-        sides: tuple[str, str],
-        step: int,
-        *,
-        judge: bool = True,
-        rounding: Rounding | None = None,
+        self, a: Tensors, b: Tensors, sides: tuple[str, str], step: int, **how: Any
     ) -> Finding:
-        """Compare a pair; of its mismatches, only the one that is computed first is kept."""
-        known = self.worst.get(sides)
-        found = self._pairwise.compare(a, b, sides, step, known, judge=judge, rounding=rounding)
-        first = self._pairwise.first(a, b, found, rounding)
-        return replace(found, mismatches=(first,) if first else ())
+        return self._pairwise.compare(a, b, sides, step, self.worst.get(sides), **how)
 
     def _compare_one_steps(self, now: _Step) -> list[Finding]:
         step, tensors, expected = now.number, now.tensors, now.expected[ONE_STEP]
@@ -401,7 +390,7 @@ class RunComparison(StepComparison):
                 Finding((side, ORACLE), replicas.rungs, replicas.mismatches[:1]),
                 Finding((side, ORACLE), {"replicas": read}, (mismatch,) if mismatch else ()),
             ]
-        self._one_step.forget_rounding()
+        self._one_step.rounding = {}
         for side, recorded in tensors.items():
             rounding = self._one_step.measure(side, now.inputs[side], recorded, expected[side])
             with self._known.oracle_of(side):

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.compare.findings import Finding, find_in_exact_check
-from parity.compare.tensors import ONE_STEP, Distance
+from parity.compare.tensors import ONE_STEP
 from parity.trace.rungs import WITNESS
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_steps import OneStep
@@ -81,13 +81,9 @@ class WitnessRung:
         sides = self.label, ONE_STEP
         inputs = self._expected.inputs(step, recorded)
         exact = self._one_step.expected(self.label, inputs, step, recorded)
-        self._one_step.forget_rounding()
+        self._one_step.rounding = {}
         rounding = self._one_step.measure(self.label, inputs, recorded, exact)
         compared = self._pair.compare(recorded, exact, sides, step, rounding=rounding)
-        found = self._pair.first(recorded, exact, compared, rounding)
         self._one_step.remember({self.label: recorded})
-        worst = Distance()
-        for distance in compared.rungs.values():
-            worst.add(distance)
-        wrong = (replace(found, check=WITNESS, note=self._note),) if found else ()
-        return Finding(sides, {WITNESS: worst}, wrong)
+        wrong = (replace(e, check=WITNESS, note=self._note) for e in compared.mismatches)
+        return Finding(sides, {WITNESS: compared.worst}, tuple(wrong))

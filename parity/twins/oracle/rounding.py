@@ -42,7 +42,12 @@ from parity.twins.oracle.optimizers import update_slots
 from parity.twins.oracle.perturbation import UNIT, RoundingNoise, perturbation
 from parity.twins.oracle.recent_rounding import RecentRounding, fall
 from parity.twins.oracle.run_parallel import run_parallel
-from parity.twins.oracle.training import Share, replica_losses, run_network
+from parity.twins.oracle.training import (
+    Share,
+    recorded_weights,
+    replica_losses,
+    run_network,
+)
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.step_arrays import StepInputs
@@ -272,12 +277,7 @@ def rounding_of_scores(
       score: returns the scores for weights (parameter name -> array), in the weights'
         precision.
     """
-    exact = {
-        name.split("/", 1)[1]: np.asarray(array, np.float64)
-        for name, array in recorded.items()
-        if name.startswith("weight/")
-    }
-    expected, squares = score(exact), 0.0
+    expected, squares = score(recorded_weights(recorded)), 0.0
     real = np.isfinite(expected)  # elsewhere there is no answer, or none that a search writes
     for run in range(_MANY):
         moves = RoundingNoise(run, dtype)

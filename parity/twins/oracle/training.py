@@ -17,6 +17,20 @@ from parity.twins.spec.step_arrays import StepInputs
 Arrays = dict[str, np.ndarray]
 
 
+def as_float64(array: np.ndarray) -> np.ndarray:
+    """Return an array in float64."""
+    return np.asarray(array, np.float64)
+
+
+def recorded_weights(recorded: Mapping[str, np.ndarray]) -> Arrays:
+    """Return parameter -> float64 array, of the weights in a snapshot or a recorded step."""
+    return {
+        name.removeprefix("weight/"): as_float64(array)
+        for name, array in recorded.items()
+        if name.startswith("weight/")
+    }
+
+
 @dataclass(frozen=True)
 class Share:
     """What the network is given: a global batch, or the rows of one replica.
@@ -103,7 +117,7 @@ class Oracle:
     def __init__(self, spec: Spec, snapshot: Mapping[str, np.ndarray]):
         """Start from a snapshot (in any precision) and from the start of the text."""
         self.spec = spec
-        self.snapshot = {name: np.asarray(a, np.float64) for name, a in snapshot.items()}
+        self.snapshot = {name: as_float64(array) for name, array in snapshot.items()}
         self.state: Arrays | None = None
 
     def step(
@@ -152,16 +166,10 @@ class Oracle:
         """
         spec = self.spec
         if self.state is None or not inputs.carry:
-            self.state = {
-                name: np.asarray(array, np.float64)
-                for name, array in zero_state(spec, inputs.rows).items()
-            }
-        masks = {name: np.asarray(mask, np.float64) for name, mask in inputs.masks.items()}
-        weights = {
-            name.split("/", 1)[1]: np.asarray(array, np.float64)
-            for name, array in (self.snapshot if read is None else read).items()
-            if name.startswith("weight/")
-        }
+            zeros = zero_state(spec, inputs.rows)
+            self.state = {name: as_float64(array) for name, array in zeros.items()}
+        masks = {name: as_float64(mask) for name, mask in inputs.masks.items()}
+        weights = recorded_weights(self.snapshot if read is None else read)
         given = inputs.batch, masks, self.state, inputs.loss_divisor, sizes
         activations, gradients = run_network(Share(spec, weights, *given))
         self.state = {name: activations[name] for name in self.state}

@@ -22,11 +22,10 @@ from parity.compare.tensors import ONE_STEP, Distance, Mismatch, Place, compare_
 from parity.trace.tolerances import TABLE
 from parity.twins.compare.evaluation import perplexity_of
 from parity.twins.compare.intended_differences import IntendedDifferences
-from parity.twins.compare.oracle_tensors import recorded_weights
 from parity.twins.compare.rounding_bounds import ONE_STEP_TIMES, RoundingMultiple
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import rounding_of_scores
-from parity.twins.oracle.training import Oracle, evaluation_losses
+from parity.twins.oracle.training import Oracle, evaluation_losses, recorded_weights
 from parity.twins.run.measure_throughput import Training
 from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import step_inputs

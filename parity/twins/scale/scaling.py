@@ -13,7 +13,7 @@ from parity.twins.cli.options import ScaleOptions
 from parity.twins.scale.quantities import parse_compute, parse_link, parse_links
 from parity.twins.scale.terminal import SCALINGS, scale_text
 from parity.twins.scale.timed_step import ENGINES, RUNS, Measured, timed_step
-from parity.twins.scale.workload import STRATEGIES, Cluster, Workload, gradients
+from parity.twins.scale.workload import STRATEGIES, Cluster, Step, Workload, gradients
 from parity.twins.spec.spec import Spec
 
 
@@ -104,14 +104,11 @@ def _curve(
     work: Workload, strategy: str, ranks: list[int], scaling: str, cluster: Cluster
 ) -> dict[str, list[float | None]]:
     one = work.compute.seconds(work.batch) / work.batch  # seconds of a row on one rank
-    curve: dict[str, list[float | None]] = {
-        name: [] for name in ("seconds", "overlapped", "sent", "speed_up")
+    rows = [work.batch * (count if scaling == "weak" else 1) for count in ranks]
+    steps = [work.step(strategy, *each, cluster) for each in zip(ranks, rows, strict=True)]
+    return {
+        **{name: [each and getattr(each, name) for each in steps] for name in Step._fields},
+        "speed_up": [
+            each and count * one / each.seconds for count, each in zip(rows, steps, strict=True)
+        ],
     }
-    for count in ranks:
-        rows = work.batch * (count if scaling == "weak" else 1)
-        step = work.step(strategy, count, rows, cluster)
-        curve["seconds"].append(step and step.seconds)
-        curve["overlapped"].append(step and step.overlapped)
-        curve["sent"].append(step and step.sent)
-        curve["speed_up"].append(step and rows * one / step.seconds)
-    return curve

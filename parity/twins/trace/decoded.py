@@ -1,5 +1,7 @@
 """What a trace records of decoding after its last step."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from parity.twins.decoding.beam import beam_search
@@ -24,8 +26,8 @@ def decode(
     beam: int,
     length_penalty: float,
     most: int,
-) -> tuple[list[Hypotheses], list[Hypotheses]]:
-    """Return the hypotheses of greedy search, and of beam search.
+) -> dict[str, list[Hypotheses]]:
+    """Return search -> the hypotheses of each sentence.
 
     Args:
       source: int64 [sentences, source_time].
@@ -34,19 +36,21 @@ def decode(
       length_penalty: alpha of Wu et al. 2016, equation 14.
       most: the largest number of tokens to produce, `<eos>` included.
     """
-    return (
-        greedy_search(model, source, source_lengths, most),
-        beam_search(model, source, source_lengths, beam, length_penalty, most),
-    )
+    return {
+        "greedy": greedy_search(model, source, source_lengths, most),
+        "beam": beam_search(model, source, source_lengths, beam, length_penalty, most),
+    }
 
 
 def decode_tensors(
     source: np.ndarray,
     source_lengths: np.ndarray,
-    found: tuple[list[Hypotheses], list[Hypotheses]],
+    found: Mapping[str, Sequence[Hypotheses]],
     beam: int,
     length_penalty: float,
     most: int,
+    *,
+    best: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return what a trace records of decoding: name -> array.
 
@@ -56,19 +60,21 @@ def decode_tensors(
     found fewer hypotheses.
 
     Args:
-      found: the hypotheses of greedy and beam search, as `decode` returns them.
+      found: search -> the hypotheses of each sentence, as `decode` returns them.
+      best: whether the best hypothesis of each sentence is all that counts.
     """
     tensors = {
         "decode/source": source,
         "decode/source_lengths": source_lengths,
         "decode/settings": np.array([beam, length_penalty, most], np.float64),
     }
-    for search, sentences, width in zip(SEARCHES, found, (1, beam), strict=True):
+    for search, sentences in found.items():
+        width = 1 if best or search == "greedy" else beam
         shape = len(sentences), width
         tokens = np.full((*shape, most), -1, np.int64)
         finished, scores = np.zeros(shape, bool), np.full(shape, -np.inf)
         for row, hypotheses in enumerate(sentences):
-            for rank, hypothesis in enumerate(hypotheses.ranked):
+            for rank, hypothesis in enumerate(hypotheses.ranked[:width]):
                 tokens[row, rank, : len(hypothesis.tokens)] = hypothesis.tokens
                 finished[row, rank] = hypothesis.finished
                 scores[row, rank] = hypothesis.score

@@ -129,7 +129,7 @@ class RunCauses:
                 continue  # nothing that the oracle computes is wrong
             case = replace(cases[side], first=wrong[0], wrong=wrong, is_first=True)
             self._first[side] = case
-            with self._one_step.oracle_of(side):
+            with self._one_step.known.oracle_of(side):
                 search = CauseSearch(case, self._expected, self._names, budget)
                 self._held[side] = search.confirmed()
         self.tried = budget.tried
@@ -146,7 +146,7 @@ class RunCauses:
                 continue
             case = replace(case, first=first.first, wrong=first.wrong)
             held = []
-            with self._one_step.oracle_of(side):
+            with self._one_step.known.oracle_of(side):
                 search = CauseSearch(case, self._expected, self._names, Budget(np.inf))
                 for cause in self._held[side]:
                     distance = search.holds(cause)

@@ -16,8 +16,12 @@ import numpy as np
 from parity.compare.tensors import ONE_STEP, compare_tensor
 from parity.trace.tolerances import EXACT, TABLE
 from parity.twins.compare.causes.wrong_step import Confirmed
-from parity.twins.compare.oracle_tensors import recorded_weights
-from parity.twins.oracle.training import evaluation_losses, token_losses
+from parity.twins.oracle.training import (
+    evaluation_losses,
+    recorded_weights,
+    replica_losses,
+    token_losses,
+)
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.replicas import split_rows
 from parity.twins.spec.spec import Spec
@@ -192,13 +196,10 @@ def _of_losses(case: WrongEvaluation) -> Iterator[tuple[str, Mistake]]:
 
 def _by_replica(case: WrongEvaluation, split: str) -> list[np.ndarray]:
     """Return for each batch the summed loss of each replica's rows, [replicas]."""
-    found = []
-    inputs = case.splits[split].inputs
-    for each in token_losses(case.spec, case.weights, inputs):
-        sizes = split_rows(len(each), case.replicas)
-        parts = np.split(each, np.cumsum(sizes)[:-1])
-        found.append(np.array([part.sum(dtype=np.float64) for part in parts]))
-    return found
+    return [
+        replica_losses(each, 1.0, split_rows(len(each), case.replicas))
+        for each in token_losses(case.spec, case.weights, case.splits[split].inputs)
+    ]
 
 
 def _of_perplexity(case: WrongEvaluation) -> Iterator[tuple[str, Mistake]]:

@@ -19,13 +19,13 @@ from parity.twins.compare.causes.wrong_step import (
     WrongStep,
     telling,
 )
-from parity.twins.compare.oracle_tensors import OracleTensors, as_float64
+from parity.twins.compare.oracle_tensors import OracleTensors
 from parity.twins.compare.rounding_bounds import bounds_of
 from parity.twins.compare.tensor_axes import numbers_of
 from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, update_weights
 from parity.twins.oracle.perturbation import UNIT
 from parity.twins.oracle.rounding import Rounding
-from parity.twins.oracle.training import Oracle
+from parity.twins.oracle.training import Oracle, as_float64
 from parity.twins.spec.replaceable import replacing
 
 _ABOVE = {clip_by_global_norm, update_slots, update_weights}

@@ -63,9 +63,9 @@ from parity.twins.compare.causes.wrong_step import (
     suspect,
     telling,
 )
-from parity.twins.compare.oracle_tensors import as_float64
 from parity.twins.compare.tensor_axes import GATES
 from parity.twins.oracle.optimizers import clip_by_global_norm, in_precision
+from parity.twins.oracle.training import as_float64
 from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.replaceable import original
 from parity.twins.spec.spec import Spec, learning_rate

@@ -16,10 +16,6 @@ from parity.twins.oracle.optimizers import clip_by_global_norm, update_slots, up
 from parity.twins.oracle.recurrent import (
     CELLS,
     State,
-    gru_step,
-    gru_step_backward,
-    lstm_step,
-    lstm_step_backward,
     masked_step,
     masked_step_backward,
 )
@@ -296,19 +292,13 @@ def in_order(array: np.ndarray, order: Sequence[int]) -> np.ndarray:
     return np.concatenate([blocks[gate] for gate in order], axis=-1)
 
 
-_STEPS: dict[str, tuple[Callable, Callable]] = {
-    "lstm": (lstm_step, lstm_step_backward),
-    "gru": (gru_step, gru_step_backward),
-}
-
-
 def gates_in_order(cell: str, order: Sequence[int], *, derived: bool = True) -> Replacements:
     """Return replacements in which the cell of every layer takes its gates in another order.
 
     Args:
       derived: whether the gradient follows; otherwise it is taken as if nothing had moved.
     """
-    step, backward = _STEPS[cell]
+    step, backward = CELLS[cell]
     back = np.argsort(order).tolist()
 
     @wraps(step)

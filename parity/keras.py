@@ -19,6 +19,9 @@ from parity.watch.hooks import Hooks
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording, leaves
 
+Seen = Callable[..., Any] | None  # what is called with a number and a gradient
+Change = Callable[[Any], Any]
+
 _REPLACED = ("forward", "activation_gradient")
 COMPILED = (
     "the training is compiled with jit_compile=True, Keras's choice on a GPU, and nothing can "
@@ -352,13 +355,7 @@ class TensorFlow(_Engine):
         moved.set_shape(tensor.shape)
         return moved
 
-    def pass_on(
-        self,
-        tensor: Any,
-        number: Any,
-        function: Callable[..., Any] | None,
-        move: Callable[[Any], Any],
-    ) -> Any:
+    def pass_on(self, tensor: Any, number: Any, function: Seen, move: Change) -> Any:
         """Return a tensor whose gradient, and the number that `show` gave, a function sees.
 
         Args:
@@ -425,13 +422,7 @@ class _Jax(_Engine):
     def show(self, function: Callable[..., Any], tensors: list[Any]) -> Any:
         return self._tap.show(function, self._jax.lax.stop_gradient(tensors))
 
-    def pass_on(
-        self,
-        tensor: Any,
-        number: Any,
-        function: Callable[..., Any] | None,
-        move: Callable[[Any], Any],
-    ) -> Any:
+    def pass_on(self, tensor: Any, number: Any, function: Seen, move: Change) -> Any:
         if function is None:
             return tensor
 
@@ -490,13 +481,7 @@ class _PyTorch(_Engine):
         array: np.ndarray = tensor.cpu().numpy()
         return array
 
-    def pass_on(
-        self,
-        tensor: Any,
-        number: Any,
-        function: Callable[..., Any] | None,
-        move: Callable[[Any], Any],
-    ) -> Any:
+    def pass_on(self, tensor: Any, number: Any, function: Seen, move: Change) -> Any:
         if function and tensor.requires_grad:
             tensor.register_hook(lambda y: function(number, self._array(y)))
             tensor.register_hook(move)

@@ -130,7 +130,7 @@ def test_a_bad_line_of_the_index_is_named(trace, line):
     path = trace.folder / "steps.jsonl"
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([lines[0], line, lines[2]]) + b"\n")
-    for use in (trace.index, lambda: trace.read(0)):
+    for use in (lambda: list(trace.lines()), lambda: trace.read(0)):
         with pytest.raises(UsageError) as caught:
             use()
         assert one_line(caught) == f"{path}, line 2: not a line of a trace's index"
@@ -166,7 +166,7 @@ def test_a_step_that_cannot_be_written_leaves_no_line(tmp_path, steps):
     with pytest.raises(UsageError, match="cannot be written"):
         recorder.step(1, steps[1])
     recorder.close()
-    assert [line["step"] for line in Trace(tmp_path / "trace").index()] == [0]
+    assert [line["step"] for line in Trace(tmp_path / "trace").lines()] == [0]
     left = {path.name for path in (tmp_path / "trace").iterdir()}
     assert left == {"trace.json", "steps.jsonl", step_file(0), step_file(1)}
 
@@ -277,7 +277,7 @@ def test_a_reader_follows_and_makes_room(tmp_path, steps):
         np.testing.assert_array_equal(found["loss/global"], expected["loss/global"])
     writer.join(timeout=5)
     assert not list(folder.glob("step-*.safetensors"))
-    assert len(trace.index()) == 3
+    assert len(list(trace.lines())) == 3
 
 
 def test_a_reader_hears_of_a_dead_writer(trace):

@@ -445,7 +445,7 @@ def test_a_nan_is_in_the_trace_before_training_stops(tmp_path):
     with pytest.raises(NumericFailure):
         train(tmp_path, before=spoil, trace=tmp_path / "trace")
     trace = Trace(tmp_path / "trace")
-    assert len(trace.index()) == 2
+    assert len(list(trace.lines())) == 2
     assert np.isnan(trace.read(1)["loss/global"])
 
 

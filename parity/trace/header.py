@@ -49,7 +49,7 @@ def check_header(header: Any) -> Side:
     check_least(header, _LEAST)
     check_sources(header.get("sources", {}))
     if "spec" in header and "run" not in header:
-        check_trained = of_laboratory("trace.header:check_trained")
+        check_trained = of_laboratory("trace.side:check_trained")
         if check_trained is None:
             raise UsageError("is of a train.py, whose oracle only a checkout of parity has")
         side: Side = check_trained(header)

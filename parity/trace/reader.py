@@ -71,16 +71,6 @@ class Trace:
         """Return name -> ranks that differ, of a step that was read last; none of one rank."""
         return {}
 
-    def index(self) -> list[dict[str, Any]]:
-        """Return the finished steps: [{"step", "kind", "digests", "reduced"}].
-
-        The last two are tensor -> digest, and tensor -> what stands for it, as plain values.
-
-        Raises:
-          UsageError: if a line cannot be read.
-        """
-        return list(self.lines())
-
     def cut(self) -> str:
         """Return where a trace ends that its writer did not finish; empty if it is whole.
 
@@ -98,7 +88,10 @@ class Trace:
         return f"cut after step {numbers[-1]}{of_all}"
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of the index; one that is cut off, at its end, does not count.
+        """Yield the finished steps: {"step", "kind", "digests", "reduced"}.
+
+        The last two are tensor -> digest, and tensor -> what stands for it, as plain values. A
+        line that is cut off, at the end of the index, does not count.
 
         Raises:
           UsageError: if one cannot be read.

@@ -48,6 +48,9 @@ class Recording:
         `rank-0`, in `folder`. None: of one.
 
     Attributes:
+      step: the number of the step that is under way.
+      active: whether it is recorded.
+      began: whether a step was recorded.
       perturbation: how the numbers of the training are moved; None: they are not.
       is_given: whether outputs and gradients of another training take the place of its own.
 
@@ -109,15 +112,10 @@ class Recording:
             same_tensors=False,
         )
         self._told: list[dict[str, Any]] = facts["modules"]  # the header's own list
-        self._step, self._began = 0, False
+        self.step, self.began = 0, False
         self._found: dict[str, np.ndarray] = {}
         self._calls: Counter[str] = Counter()
         self.active = self._chosen()
-
-    @property
-    def step(self) -> int:
-        """Return the number of the step that is under way."""
-        return self._step
 
     def wants(self, rung: str, module: str | None = None) -> bool:
         """Return whether tensors of a rung, or of a module on it, are recorded in this step."""
@@ -165,16 +163,7 @@ class Recording:
 
     def given(self, rung: str, name: str) -> np.ndarray | None:
         """Return what takes the place of a module's output, or its gradient, in this step."""
-        return self._given.get(f"{rung}/{name}") if self._step == self._given_step else None
-
-    def has(self, rung: str, name: str) -> bool:
-        """Return whether the step has such a tensor."""
-        return f"{rung}/{name}" in self._found
-
-    def forget(self) -> None:
-        """Drop what was seen since the last step: it belongs to none."""
-        self._found.clear()
-        self._calls.clear()
+        return self._given.get(f"{rung}/{name}") if self.step == self._given_step else None
 
     def end_step(self) -> None:
         """Record the step, if it is one of those chosen, and begin the next.
@@ -183,11 +172,12 @@ class Recording:
           UsageError: if the folder cannot be written, or the name map does not fit.
         """
         if self.active and self._found:
-            some = self._began or self._rungs is not None or self._modules is not None
-            self._recorder.step(self._step, self._found, partial=some)
-            self._began = True
-        self.forget()
-        self._step += 1
+            some = self.began or self._rungs is not None or self._modules is not None
+            self._recorder.step(self.step, self._found, partial=some)
+            self.began = True
+        self._found.clear()
+        self._calls.clear()
+        self.step += 1
         self.active = self._chosen()
 
     def __enter__(self) -> "Recording":
@@ -195,21 +185,16 @@ class Recording:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._recorder.close(finished=kind is None)
-        if kind is None and not self._began:
-            why = f"`steps` chooses none of {self._step}" if self._step else _NO_STEP
+        if kind is None and not self.began:
+            why = f"`steps` chooses none of {self.step}" if self.step else _NO_STEP
             raise UsageError(f"no step was recorded: {why}")
-
-    @property
-    def began(self) -> bool:
-        """Return whether a step was recorded."""
-        return self._began
 
     def _chosen(self) -> bool:
         if self._steps is None:
             return True
         if isinstance(self._steps, range):
-            return self._step in self._steps
-        return self._step % self._steps == 0
+            return self.step in self._steps
+        return self.step % self._steps == 0
 
 
 def _checked(ranks: Any) -> tuple[int, int]:

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import UsageError
+from parity.trace.header import check_least, check_types, check_versions
 from parity.trace.side import Side
 from parity.twins.spec.asynchronous_schedule import FREE, greatest_staleness
 from parity.twins.spec.fields import in_words
+from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategySettings
 
 
@@ -175,3 +177,27 @@ def _compared(
         and side.kernels == a.kernels
     )
     return a.synchronous and b.synchronous and label == next(alike)
+
+
+# What the header of a trace must hold if one of this project's trainings wrote it.
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("framework", "strategy", "kernels", "corpus"), str),
+    **dict.fromkeys(("replicas", "processes", "batches_per_epoch"), int),
+    **dict.fromkeys(("settings", "spec", "versions"), dict),
+    "synchronous": bool,
+}
+_OPTIONAL: dict[str, type] = {"preset": str}
+_LEAST = {"replicas": 1, "processes": 1, "batches_per_epoch": 1}
+
+
+def check_trained(header: Mapping[str, Any]) -> TrainedSide:
+    """Check the values of trace.json that only a training of this project writes.
+
+    Raises:
+      UsageError: for a key or a value that is not allowed.
+    """
+    check_types(header, _TYPES, _OPTIONAL)
+    check_least(header, _LEAST)
+    check_versions(header["versions"])
+    Spec.from_json(header["spec"])
+    return TrainedSide.from_json(header)

@@ -31,6 +31,18 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def prepare_child(parent: int, signals: set) -> None:
+    """Let a process that was just forked end with its parent, and take signals again.
+
+    Args:
+      parent: the parent's process id.
+      signals: those that were blocked before the fork, during which the exception of a signal's
+        handler would be lost.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+    die_with_parent(parent)
+
+
 def stop_in_one_line() -> None:
     """Let a signal that asks to stop end this process with one line while it is loading."""
     for number in stop_signals():

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.base.process import die_with_parent, stop_signals
+from parity.base.process import prepare_child, stop_signals
 from parity.base.progress import ProgressBar
 from parity.base.text import counted, escaped, some_of
 from parity.compare.measured_bounds import measure
@@ -100,7 +100,7 @@ def _status(command: Sequence[str], variables: dict[str, str], printed: BinaryIO
             stdout=printed,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=partial(_prepare, os.getpid(), before),
+            preexec_fn=partial(prepare_child, os.getpid(), before),
         )
     except OSError:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -110,11 +110,6 @@ def _status(command: Sequence[str], variables: dict[str, str], printed: BinaryIO
         return process.wait()
     finally:
         _end(process)
-
-
-def _prepare(parent: int, signals: set) -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-    die_with_parent(parent)
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -171,22 +171,14 @@ def _append(path: Path, entry: Mapping[str, Any]) -> None:
 
 def _commit(checkout: Path) -> str | None:
     """Return the checkout's commit, with "+" if its files differ from it; None without git."""
+    told = ("--always", "--exclude=*", "--abbrev=40", "--dirty=+")
+    command = ["git", "-C", str(checkout), "describe", *told]
     try:
-        commit, changes = (
-            subprocess.run(
-                ["git", "-C", str(checkout), *command],
-                capture_output=True,
-                check=True,
-                text=True,
-            ).stdout.strip()
-            for command in (
-                ("rev-parse", "HEAD"),
-                ("status", "--porcelain", "--untracked-files=no"),
-            )
-        )
+        return subprocess.run(
+            command, capture_output=True, check=True, text=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return commit + "+" if changes else commit
 
 
 def _range(speed: Mapping[str, Any]) -> str:

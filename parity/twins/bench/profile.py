@@ -10,7 +10,7 @@ from parity.base.progress import ProgressBar
 from parity.report.save import save_report
 from parity.report.table import Table
 from parity.twins.cli.options import ProfileOptions
-from parity.twins.launch.processes import SideProcess
+from parity.twins.launch.processes import SideProcess, shared_options
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.spec import Spec
@@ -51,17 +51,11 @@ def profile(spec: Spec, options: ProfileOptions, command: str) -> dict[str, Any]
                 framework,
                 spec,
                 options.out / "logs" / f"{folder.name}.log",
-                preset=options.preset,
-                data=data,
-                cache=options.cache,
-                replicas=options.replicas,
+                **shared_options(options) | {"data": data},
                 strategy=entry.name,
                 **entry.settings(options.settings).given,
-                threads=options.threads,
-                device=options.device,
                 steps=options.steps,
                 profile=folder,
-                debug=options.debug,
             ) as side:
                 side.wait()
             tables[name] = json.loads((folder / TABLE).read_text())

@@ -40,7 +40,7 @@ from parity.twins.compare.run_comparison import compare_traces
 from parity.twins.compare.values import report_values
 from parity.twins.compare.verdict import Outcome
 from parity.twins.launch.checkout import check_installed, not_installed
-from parity.twins.launch.processes import PEERS, SideProcess
+from parity.twins.launch.processes import PEERS, SideProcess, shared_options
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
@@ -369,20 +369,13 @@ def _start(
     spec: Spec, options: BenchOptions, data: Path, case: BenchCase, **more: Any
 ) -> SideProcess:
     entry = case.entry
-    side_options = {"strategy": entry.name, **entry.settings(options.settings).given}
+    of_case = {"data": data, "replicas": case.replicas, "threads": case.threads}
+    of_case |= {"strategy": entry.name, **entry.settings(options.settings).given}
     if not case.is_peer:
-        side_options["kernels"] = case.kernels
+        of_case["kernels"] = case.kernels
     return SideProcess(
         case.name,
         spec,
         options.out / "logs" / f"{case.label}.log",
-        preset=options.preset,
-        data=data,
-        cache=options.cache,
-        replicas=case.replicas,
-        threads=case.threads,
-        **side_options,
-        device=options.device,
-        debug=options.debug,
-        **more,
+        **shared_options(options) | of_case | more,
     )

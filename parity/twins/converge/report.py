@@ -10,14 +10,13 @@ from parity.report.svg import Line, axis_of, line_chart
 from parity.report.table import Column, Table, table_of, wrapped
 from parity.twins.spec.strategies import StrategySettings
 
-_PEERS = {"pytorch": "PyTorch"}
 _HUGE = 1e9  # as of a training that diverges; it is written with an exponent
 
 
 def side_title(side: str) -> str:
     """Return the name of a side or a peer as people write it, such as "TF asynchronous"."""
     framework, *strategy = side.split()
-    return " ".join([_PEERS.get(framework) or short_of(framework), *strategy])
+    return " ".join([short_of(framework), *strategy])
 
 
 def converge_text(values: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from parity.base.machine import measured_here
 from parity.base.progress import ProgressBar
 from parity.base.text import verified, with_checksum
 from parity.twins.cli.options import ConvergeOptions
-from parity.twins.launch.processes import PEERS, ROOT, Process, SideProcess
+from parity.twins.launch.processes import PEERS, ROOT, Process, SideProcess, shared_options
 from parity.twins.run.choose_sides import parse_strategies
 from parity.twins.spec.asynchronous_schedule import FREE, is_seed
 from parity.twins.spec.frameworks import FRAMEWORKS
@@ -149,15 +149,9 @@ class Trainings:
             self.spec.replace(seed=run.seed),
             folder / "log",
             self.starters.get(framework),
-            preset=options.preset,
-            data=options.data,
-            cache=options.cache,
+            **shared_options(options),
             out=folder,
             overwrite=True,
-            replicas=options.replicas,
-            threads=options.threads,
-            device=options.device,
-            debug=options.debug,
             **of_sides,
             **decoding,
         )

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from parity.base.errors import DEFECT_STATUS, NumericFailure, SideFailed, UsageError
 from parity.base.files import make_folder
-from parity.base.process import die_with_parent, stop_signals
+from parity.base.process import prepare_child, stop_signals
 from parity.twins.spec.fields import flag
 from parity.twins.spec.frameworks import FRAMEWORKS
 from parity.twins.spec.spec import Spec
@@ -117,7 +117,7 @@ class SideProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    preexec_fn=partial(_prepare_child, os.getpid(), before),
+                    preexec_fn=partial(prepare_child, os.getpid(), before),
                 )
         except OSError as error:
             raise UsageError(f"{error.filename}: cannot be started: {error.strerror}") from None
@@ -200,17 +200,6 @@ def raise_for_status(framework: str, status: int, log: Path) -> None:
     raise SideFailed(message, DEFECT_STATUS if status <= NumericFailure.exit_status else status)
 
 
-def _prepare_child(parent: int, signals: set) -> None:
-    """Make this process die with the harness, and restore its signal mask.
-
-    Args:
-      parent: the process id of the harness.
-      signals: the signals that were blocked before this process was forked.
-    """
-    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-    die_with_parent(parent)
-
-
 def spec_flags(spec: Spec) -> list[str]:
     """Return flags that set every field of a spec, whatever the preset has."""
     values = spec.values()
@@ -221,6 +210,12 @@ def spec_flags(spec: Spec) -> list[str]:
     ]
     others = {name: value for name, value in values.items() if not isinstance(value, bool)}
     return ["--network", spec.network, *switches, *option_flags(others)]
+
+
+def shared_options(options: Any) -> dict[str, Any]:
+    """Return the options of a command that it hands on to each side, by name."""
+    names = ("preset", "data", "cache", "replicas", "threads", "device", "debug")
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}
 
 
 def option_flags(values: Mapping[str, Any]) -> list[str]:

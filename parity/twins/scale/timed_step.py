@@ -22,7 +22,7 @@ from parity.base.errors import UsageError
 from parity.base.machine import usable_cores
 from parity.base.progress import ProgressBar
 from parity.twins.cli.options import ScaleOptions
-from parity.twins.launch.processes import SideProcess
+from parity.twins.launch.processes import SideProcess, shared_options
 from parity.twins.launch.zipf_text import write_zipf_text
 from parity.twins.scale.model import Compute, Engine, Link, ring
 from parity.twins.scale.workload import gradients
@@ -187,9 +187,8 @@ def _seconds(spec: Spec, side: str, ranks: int, copies: int, options: ScaleOptio
                 side,
                 spec,
                 options.out / "logs" / f"{folder.name}.log",
-                preset=options.preset,
+                **shared_options(options),
                 data=data,
-                cache=options.cache,
                 out=folder,
                 strategy=FRAMEWORKS[side].collective.name,  # sums by a ring
                 processes=ranks,
@@ -197,7 +196,6 @@ def _seconds(spec: Spec, side: str, ranks: int, copies: int, options: ScaleOptio
                 threads=1,
                 steps=options.steps,
                 evaluate=0,
-                debug=options.debug,
             )
             processes.append(stack.enter_context(process))
         for process in processes:

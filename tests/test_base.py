@@ -398,3 +398,16 @@ def test_a_program_begins_anew_but_once_with_its_arguments():
     first, second, said = done.stdout.splitlines()
     assert first == second, "it is the same process"
     assert json.loads(said) == ["glibc.malloc.hugetlb=1", ["a b", "--flag"]]
+
+
+def test_ctrl_c_while_python_forks_is_not_lost():
+    """What Python calls after a fork swallows exceptions, as that of a signal is one there."""
+    code = (
+        "import os, signal, time; from parity.base.process import fork\n"
+        "def ctrl_c(): os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01)\n"
+        "os.register_at_fork(after_in_parent=ctrl_c)\n"
+        "try:\n    child = fork()\n    if child == 0: os._exit(0)\n"
+        "except KeyboardInterrupt: print('it came')"
+    )
+    done = run_python("-c", code)
+    assert (done.stdout, done.stderr) == ("it came\n", "")

@@ -161,6 +161,16 @@ def stop_signals_wait() -> Iterator[None]:
             signal.raise_signal(waiting[0])
 
 
+def fork() -> int:
+    """Fork this process, as `os.fork` does, with signals that ask to stop waiting meanwhile.
+
+    Functions that Python calls after a fork, as those of `logging`, swallow exceptions: Ctrl-C
+    would be lost in one.
+    """
+    with stop_signals_wait():
+        return os.fork()
+
+
 # Parameters of mallopt(3), from <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
+from parity.base.process import fork
 from parity.base.progress import say
 from parity.twins.processes.hosts import is_loopback
 from parity.twins.processes.launcher_variables import Members
@@ -42,7 +43,7 @@ class PrivateNetwork:
         made, read_made = _pipe()
         taken, read_taken = _pipe()
         # by a process of one thread, as the kernel demands
-        maker = os.fork()
+        maker = fork()
         if not maker:
             os.close(taken)
             _make(kinds, made, read_taken)

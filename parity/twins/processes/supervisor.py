@@ -13,7 +13,7 @@ from threading import Thread
 from typing import IO
 
 from parity.base.errors import RankLost, UsageError
-from parity.base.process import die_with_parent, stop_signals
+from parity.base.process import die_with_parent, fork, stop_signals
 from parity.twins.processes.handshake import SECRET
 from parity.twins.processes.hosts import Host, HostList
 from parity.twins.processes.launcher_variables import RUN, Members, free_ports, variables
@@ -212,7 +212,7 @@ def _fork(
     sys.stdout.flush()
     sys.stderr.flush()
     parent, (read, write) = os.getpid(), os.pipe()
-    process = os.fork()
+    process = fork()
     if process:
         os.close(write)
         started.local[process], started.streams[number] = number, read

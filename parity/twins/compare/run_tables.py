@@ -47,7 +47,6 @@ WITNESSES = (
     "masks",
     "schedule",
     "initial_values",
-    "replicas",
     "search",
     "scores",
     "pytorch",

@@ -96,7 +96,7 @@ def train_untraced(run: PlannedRun, batches_per_epoch: int) -> Iterator[tuple[st
     with ProgressBar("training", len(run.sides), "training") as progress:
         for label, side in run.sides.items():
             out = untraced_folder(run, label)
-            steps: int | None = _TIMED_STEPS
+            steps: int | None = min(_TIMED_STEPS, epochs * batches_per_epoch)
             if whole:
                 learns = side.replicas == options.replicas[-1]
                 steps = None if learns else batches_per_epoch

@@ -8,7 +8,8 @@ SHELL := bash
 .PHONY: help setup test test-all thorough hunt-once crashes signals torch jax horovod horovod-test gpu gpu-test \
     gallery parity hunt fuzz lock wheel clean
 unexport PYTHONHOME PYTHONPATH
-# Without bytecode on disk, TensorFlow is compiled anew in every process: 7 of its 11 seconds.
+# Without bytecode on disk each process compiles the frameworks anew: importing them takes three
+# times as long (TensorFlow 21 s in place of 7).
 unexport PYTHONDONTWRITEBYTECODE
 
 # The interpreter to make .venv from. By default the first candidate that runs and is 3.10,

@@ -33,7 +33,6 @@ STRATEGIES = ("__init__", "synchronous_base", "serving", "asynchronous", "layers
 # Public name -> why only one side has it.
 OWN_NAMES = {
     "engine.without_greeting": "Horovod, and the TensorFlow that it needs, log more",
-    "devices.rewrite_less": "a program of Paddle's is rewritten once, in milliseconds",
     "kernels.token_cross_entropy": "Paddle's is replaced in the finished program",
     "strategies/serving.check_device": "only Paddle's servers are limited to CPUs",
     "optimizers.update": "with Paddle, each replica's update is a part of its program",

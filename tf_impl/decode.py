@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from parity.twins.spec.parameters import parameters
-from tf_impl.devices import replica_devices, rewrite_less
+from tf_impl.devices import replica_devices
 from tf_impl.kernels import use_kernels
 from tf_impl.networks import decoding_start, decoding_step
 from tf_impl.weights import load_snapshot
@@ -41,8 +41,7 @@ class Decoder:
                 inter_op_parallelism_threads=1,
                 allow_soft_placement=True,
             )
-            if build.device == "cpu":
-                rewrite_less(config, self.spec.training.dtype)
+            config.graph_options.rewrite_options.disable_meta_optimizer = True
             self._session = tf1.Session(config=config)
             self._session.run(tf1.global_variables_initializer())
         self._graph.finalize()

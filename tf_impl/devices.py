@@ -33,28 +33,6 @@ def replica_devices(device: str, replicas: int, stages: int = 1) -> list:
     return [f"/gpu:{i}" for i in range(needed)]
 
 
-# differs: a session rewrites its whole graph for each set of tensors that it is asked for
-def rewrite_less(config, dtype):
-    """Leave out the rewrites of a graph that change nothing on a CPU, and take long.
-
-    Two look for convolutions and for a GPU, one for layers with kernels to choose from. One
-    goes over the graph once more for control flow that is not there any longer: up to three
-    tenths of the first step. One fuses products with their biases, which it cannot in float64.
-    Without the others, or with a single round of them, last bits would move.
-
-    Args:
-      config: tf1.ConfigProto.
-      dtype: "float32" or "float64".
-    """
-    rewrites = config.graph_options.rewrite_options
-    rewrites.memory_optimization = rewrites.NO_MEM_OPT
-    rewrites.layout_optimizer = rewrites.OFF
-    rewrites.implementation_selector = rewrites.OFF
-    rewrites.disable_tfg_optimizer = True
-    if dtype == "float64":
-        rewrites.remapping = rewrites.OFF
-
-
 def multiplier(product, dtype):
     """Return a function without parameters that takes a product, as often as it is taken.
 

@@ -11,7 +11,6 @@ Source: Huang et al. 2019, arXiv:1811.06965, section 2.3, which calls it GPipe.
 from contextlib import contextmanager
 
 import tensorflow as tf
-from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from parity.base.errors import UsageError
 from parity.twins.spec.stages import placing_layers, stages_of
@@ -38,14 +37,6 @@ class Layers(Synchronous):
             for layer in layers
         }
         super().__init__(spec, build, entry)
-
-    def _config(self, devices):
-        config = super()._config(devices)
-        # It regroups the sums over micro-batches depending on what is fetched: a training would
-        # differ from the same training recorded in its last digits.
-        rewriting = config.graph_options.rewrite_options
-        rewriting.arithmetic_optimization = RewriterConfig.OFF
-        return config
 
     # differs: each micro-batch is a tower, whose operations the graph places on the devices
     def _replicate(self, function, devices, sizes, shared, **inputs):

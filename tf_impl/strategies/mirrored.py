@@ -252,6 +252,8 @@ def start_eagerly(build, replicas):
         tf.config.threading.set_intra_op_parallelism_threads(build.threads)
         at_once = replicas_at_once(replicas, build.device)
         tf.config.threading.set_inter_op_parallelism_threads(at_once)
+        # as in a session of the other strategies
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     elif len(made) < count:
         raise ValueError(f"{len(made)} logical CPUs were made before; needed: {count}")
 

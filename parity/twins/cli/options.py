@@ -132,8 +132,7 @@ class TrainOptions(Options):
     @property
     def evaluates(self) -> bool:
         """Return whether the run needs the network without dropout, to evaluate it."""
-        only = self.evaluate_only or self.trace is not None
-        return self.evaluate != 0 or not only
+        return self.evaluate != 0
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ class RunOptions(Options):
     """Options of `python -m parity run`."""
 
     network: str = option(DEFAULT_NETWORK, _NETWORK)
-    preset: str | None = option(None, f"{_PRESET} [default: proof, whose first 20 steps meet every case; tiny with --data, and for a network without proof]")
+    preset: str | None = option(None, f"{_PRESET} [default: proof, whose first 12 steps meet every case; tiny with --data, and for a network without proof]")
     data: Path | None = option(None, _DATA)
     user_dictionary: Path | None = option(None, _DICTIONARY)
     on_empty: str = option("warn", _EMPTY, choices=("skip", "warn", "error"))
@@ -178,7 +177,7 @@ class RunOptions(Options):
     settings: StrategySettings = StrategySettings()
     hosts: Path | None = option(None, _HOSTS)
     kernels: tuple[str, ...] = option(("fast",), _SEVERAL_KERNELS, choices=("plain", "fast"))
-    steps: int = option(20, "number of steps to compare; of an asynchronous side, number of updates", at_least=1)
+    steps: int = option(12, "number of steps to compare; of an asynchronous side, number of updates", at_least=1)
     after_mismatch: int = option(5, "number of steps to measure after the first wrong one, to show whether the difference grows, stays or vanishes", at_least=0)
     cause_seconds: float = option(CAUSE_SECONDS, "seconds that the oracle may take, at the first wrong step, to make suspected mistakes itself until one explains the difference; 0: no search", at_least=0)
     dtype: tuple[str, ...] = option(("float64", "float32"), _DTYPES, choices=("float64", "float32"))

@@ -102,7 +102,7 @@ def training_table(values: Mapping[str, Any]) -> Table:
     columns = [
         Column(
             "trained alone",
-            "A side, trained without a trace and without the other side running.",
+            "A side, trained without a trace. Its speed is told if nothing else ran beside it.",
             lambda row: row[0],
         ),
         Column(

@@ -1,9 +1,9 @@
-"""Training without recording: each side alone on the machine, for its speed and perplexity."""
+"""Training without recording, for speed and perplexity."""
 
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
@@ -13,6 +13,7 @@ import numpy as np
 
 from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
+from parity.twins.launch.processes import SideProcess
 from parity.twins.run.planned_run import PlannedRun, file_name
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.spec import preset
@@ -20,11 +21,12 @@ from parity.twins.training.checkpoint import Checkpoint, save_checkpoint
 from parity.twins.training.loss_table import Row, read_losses
 
 _TIMED_STEPS = 60  # where the whole training would take long: enough to measure the speed
-# Beyond these, rounding has mostly grown so much that no comparison means anything.
-_MOVED_STEPS = 100
+# Beyond these, rounding has mostly grown so much that no comparison means anything: in float32
+# it moves a loss of the encoder-decoder by 2e-4 up to step 50, and by 0.01 at step 60.
+_MOVED_STEPS = 60
 # On the built-in text, to see that a network learns. The preset `proof` takes more steps than
-# _MOVED_STEPS, and of the language model's validations the last is not the best: so a side that
-# keeps its last checkpoint as the best is found.
+# _MOVED_STEPS, and of its validations the last is not the best: so a side that keeps its last
+# checkpoint as the best is found.
 _LEARNING_EPOCHS = {"tiny": 5, "proof": 18}
 
 
@@ -35,9 +37,10 @@ class Training:
     Attributes:
       summary: the content of its summary.json.
       rows: the rows of its losses.csv: step, loss per real token, real tokens.
-      seconds: how long its process ran.
+      seconds: how long its process ran, or longer.
       folder: the folder of the run.
       batches_per_epoch: the number of steps in an epoch.
+      alone: whether it had the machine to itself, so that its speed says something.
     """
 
     summary: dict[str, Any]
@@ -45,6 +48,12 @@ class Training:
     seconds: float
     folder: Path
     batches_per_epoch: int
+    alone: bool
+
+    @property
+    def reported(self) -> dict[str, Any]:
+        """Return the summary, without its speed where others trained at the same time."""
+        return self.summary if self.alone else self.summary | {"tokens_per_second": {}}
 
     @property
     def perplexities(self) -> dict[int, float | None]:
@@ -68,54 +77,76 @@ def untraced_folder(run: PlannedRun, label: str) -> Path:
 
 
 def train_untraced(run: PlannedRun, batches_per_epoch: int) -> Iterator[tuple[str, Training]]:
-    """Train the sides one after another.
+    """Train all sides without recording.
 
     Only the sides with the last number of replicas train for several epochs, to show what the
     network learns: the recorded steps have proved that the other sides are the same training.
-    Those train for one epoch, which shows their speed.
+    Those train for one epoch, all at the same time, because so few steps tell no speed. The
+    others, and all sides where the text is not the built-in one, have the machine to
+    themselves, one after another.
 
     Args:
       run: the run, in the precision to train in.
       batches_per_epoch: the number of steps in an epoch.
 
     Yields:
-      The label of each side and its training, in the order of the run's sides.
+      The label of each side and its training, in the order of `untraced_order`.
 
     Raises:
       UsageError, NumericFailure, SideFailed: if a side fails, with its message.
     """
     # no side ends sooner than another
     run = replace(run, spec=run.spec.replace(patience=0))
-    options, epochs = run.options, run.spec.training.epochs
-    name = "" if options.data else options.preset or ""
-    whole = name in _LEARNING_EPOCHS
+    options, epochs, whole = run.options, run.spec.training.epochs, _whole(run)
+    name = options.preset or ""
     # other epochs than the preset's have been asked for
     if whole and epochs == preset(run.spec.network, name).training.epochs:
         epochs = min(epochs, _LEARNING_EPOCHS[name])
         run = replace(run, spec=run.spec.replace(epochs=epochs))
-    with ProgressBar("training", len(run.sides), "training") as progress:
-        for label, side in run.sides.items():
-            out = untraced_folder(run, label)
-            steps: int | None = min(_TIMED_STEPS, epochs * batches_per_epoch)
-            if whole:
-                learns = side.replicas == options.replicas[-1]
-                steps = None if learns else batches_per_epoch
-            log = f"{file_name(label)}-training.log"
-            started = time.monotonic()
-            # those that end early show the speed alone
-            ends = whole or epochs * batches_per_epoch <= _TIMED_STEPS
-            evaluate = None if ends else 0
-            more = {"steps": steps, "evaluate": evaluate, "out": out, "overwrite": True}
-            if side.synchronous:
-                last = steps or epochs * batches_per_epoch
-                more["checkpoint_every"] = step_to_save(last, batches_per_epoch)
-            with run.start(side, log, **more) as process:
+    last = epochs * batches_per_epoch
+
+    def start(label: str) -> tuple[float, SideProcess]:
+        side, steps = run.sides[label], min(_TIMED_STEPS, last)
+        if whole:
+            steps = last if _learns(run, label) else batches_per_epoch
+        # those that end early show the speed alone
+        evaluate = None if whole or last <= _TIMED_STEPS else 0
+        out = untraced_folder(run, label)
+        more = {"steps": steps, "evaluate": evaluate, "out": out, "overwrite": True}
+        if side.synchronous:
+            more["checkpoint_every"] = step_to_save(steps, batches_per_epoch)
+        return time.monotonic(), run.start(side, f"{file_name(label)}-training.log", **more)
+
+    order = untraced_order(run)
+    together = [label for label in order if whole and not _learns(run, label)]
+    with ExitStack() as stack, ProgressBar("training", len(order), "training") as progress:
+        running = {label: start(label) for label in together}
+        for _, process in running.values():
+            stack.enter_context(process)
+        for label in order:
+            started, process = running.get(label) or start(label)
+            with process:
                 process.wait()
-            seconds = time.monotonic() - started
+            seconds, out = time.monotonic() - started, untraced_folder(run, label)
             summary = json.loads((out / "summary.json").read_text())
             rows = read_losses(out / "losses.csv")
             progress.update()
-            yield label, Training(summary, rows, seconds, out, batches_per_epoch)
+            alone = label not in running
+            yield label, Training(summary, rows, seconds, out, batches_per_epoch, alone)
+
+
+def untraced_order(run: PlannedRun) -> list[str]:
+    """Return the labels of the sides in the order in which they train without recording."""
+    return sorted(run.sides, key=lambda label: _whole(run) and _learns(run, label))
+
+
+def _whole(run: PlannedRun) -> bool:
+    """Return whether a run trains until the network has learnt its text."""
+    return not run.options.data and run.options.preset in _LEARNING_EPOCHS
+
+
+def _learns(run: PlannedRun, label: str) -> bool:
+    return run.sides[label].replicas == run.options.replicas[-1]
 
 
 @contextmanager

@@ -19,7 +19,12 @@ from parity.twins.run.compare_while_training import (
     start_recorded,
 )
 from parity.twins.run.finished_training import find_unreadable
-from parity.twins.run.measure_throughput import Training, train_untraced, untraced_folder
+from parity.twins.run.measure_throughput import (
+    Training,
+    train_untraced,
+    untraced_folder,
+    untraced_order,
+)
 from parity.twins.run.planned_run import PlannedRun
 from parity.twins.run.whole_run_checks import (
     check_answers,
@@ -143,12 +148,13 @@ def _judge(
                 trained[label] = training
         except UsageError:
             # a training ends by reading its best checkpoint: one that is not whole is a finding
-            failed = next(label for label in planned.sides if label not in trained)
+            failed = next(label for label in untraced_order(planned) if label not in trained)
             found = find_unreadable(failed, untraced_folder(planned, failed))
             if found is None:
                 raise
             return verdict.with_checks([found])
-        outcome.trainings = {label: each.summary for label, each in trained.items()}
+        trained = {label: trained[label] for label in planned.sides}
+        outcome.trainings = {label: each.reported for label, each in trained.items()}
         with comparing_sides(planned, trained) as of_sides:
             verdict = verdict.with_checks(check_training(planned, compared, trained))
             if options.wants("answers") and planned.decodes and verdict.matches:

@@ -23,7 +23,7 @@ def network_of(name: str) -> Network:
 def preset_to_compare(network: str, *, built_in_text: bool) -> str:
     """Return the preset that `parity run` trains by default.
 
-    `proof` is arranged so that 20 steps on the built-in text meet every case that a training
+    `proof` is arranged so that 12 steps on the built-in text meet every case that a training
     can. On other text, whose vocabulary and lengths it does not fit, and for a network that has
     no such preset, it is `tiny`.
 

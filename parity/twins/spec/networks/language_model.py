@@ -155,7 +155,7 @@ PRESETS: dict[str, Preset] = {
             epochs=5,
         ),
     ),
-    # arranged so that 20 steps meet every case that a training can: 7 whole batches of 61 x 12
+    # arranged so that 12 steps meet every case that a training can: 7 whole batches of 61 x 12
     # tokens, then one in which 21 rows have one token and the others none, so that the last of
     # two or three replicas has nothing to do; `<unk>`; gradients on both sides of the clip norm
     "proof": Preset(

@@ -228,7 +228,7 @@ def notes(values: Mapping[str, Any]) -> list[str]:
             "Trained alone: where untraced, answers and counting were checked, they judge "
             "losses, the later ones by what rounding alone does to them, perplexities, BLEU, "
             "exact answers, checkpoints and the tokens that speeds rest on; losses beyond step "
-            "100, but for two at the end, and seconds are reported, not judged."
+            "60, but for two at the end, and seconds are reported, not judged."
         )
     witnessed = any(WITNESS in run["rungs"] for run in values["runs"])
     return [*lines, f"{UNSEEN} {_ADDED if witnessed else _ADDS}"]

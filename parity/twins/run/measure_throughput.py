@@ -106,32 +106,30 @@ def train_untraced(run: PlannedRun, batches_per_epoch: int) -> Iterator[tuple[st
     last = epochs * batches_per_epoch
 
     def start(label: str) -> tuple[float, SideProcess]:
-        side, steps = run.sides[label], min(_TIMED_STEPS, last)
+        side, out = run.sides[label], untraced_folder(run, label)
+        steps: int | None = min(_TIMED_STEPS, last)
         if whole:
-            steps = last if _learns(run, label) else batches_per_epoch
+            steps = None if _learns(run, label) else batches_per_epoch
         # those that end early show the speed alone
         evaluate = None if whole or last <= _TIMED_STEPS else 0
-        out = untraced_folder(run, label)
         more = {"steps": steps, "evaluate": evaluate, "out": out, "overwrite": True}
         if side.synchronous:
-            more["checkpoint_every"] = step_to_save(steps, batches_per_epoch)
-        return time.monotonic(), run.start(side, f"{file_name(label)}-training.log", **more)
+            more["checkpoint_every"] = step_to_save(steps or last, batches_per_epoch)
+        log = f"{file_name(label)}-training.log"
+        return time.monotonic(), stack.enter_context(run.start(side, log, **more))
 
     order = untraced_order(run)
-    together = [label for label in order if whole and not _learns(run, label)]
     with ExitStack() as stack, ProgressBar("training", len(order), "training") as progress:
-        running = {label: start(label) for label in together}
-        for _, process in running.values():
-            stack.enter_context(process)
+        short = [label for label in order if whole and not _learns(run, label)]
+        together = {label: start(label) for label in short}
         for label in order:
-            started, process = running.get(label) or start(label)
-            with process:
-                process.wait()
+            started, process = together.get(label) or start(label)
+            process.wait()
             seconds, out = time.monotonic() - started, untraced_folder(run, label)
             summary = json.loads((out / "summary.json").read_text())
             rows = read_losses(out / "losses.csv")
             progress.update()
-            alone = label not in running
+            alone = label not in together
             yield label, Training(summary, rows, seconds, out, batches_per_epoch, alone)
 
 

@@ -28,10 +28,10 @@ RATES = [
     ("language-model", "zaremba-medium", 39, MEDIUM),
     ("language-model", "zaremba-large", 55, LARGE),
     ("language-model", "tiny", 5, TINY),
-    ("language-model", "proof", 40, PROOF_START),
+    ("language-model", "proof", 9, PROOF_START),
     ("language-model", "tf2fluid", 5, [1e-3] * 5),
     ("seq2seq", "tiny", 70, PAIRS_START),
-    ("seq2seq", "proof", 50, PAIRS_PROOF_START),
+    ("seq2seq", "proof", 12, PAIRS_PROOF_START),
     ("seq2seq", "chatbot", 10, [1e-3] * 10),
 ]
 

@@ -222,7 +222,7 @@ PRESETS: dict[str, Preset] = {
             decay=0.98,
             decay_after=1,
             clip_norm=1.4,
-            epochs=12,
+            epochs=12,  # the best is not the last
         ),
     ),
     # Chinese chit-chat: each turn of a dialogue answers the turn before it. Not a published

@@ -24,8 +24,8 @@ _TIMED_STEPS = 60  # where the whole training would take long: enough to measure
 # Beyond these, rounding has mostly grown so much that no comparison means anything: in float32
 # it moves a loss of the encoder-decoder by 2e-4 up to step 50, and by 0.01 at step 60.
 _MOVED_STEPS = 60
-# On the built-in text, to see that a network learns; at most so many epochs. Those of `proof` are
-# more than _MOVED_STEPS.
+# On the built-in text, to see that a network learns; at most so many epochs. The steps of those
+# of `proof` are more than _MOVED_STEPS.
 _LEARNING_EPOCHS = {"tiny": 5, "proof": 12}
 
 

@@ -77,8 +77,8 @@ class Synchronous:
             allow_soft_placement=True,
             log_device_placement=build.log_device_placement,
         )
-        # differs: a session would rewrite its graph for each set of tensors that it is asked for,
-        # which makes none of these graphs faster and takes a quarter of the first step
+        # differs: a session would rewrite its graph for each set of tensors that it is asked
+        # for, which makes none of these graphs faster and takes a quarter of the first step
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         return config
 

@@ -94,14 +94,14 @@ def columns_of_sides(sides: Mapping[str, Any]) -> list[Column]:
 
 
 def training_table(values: Mapping[str, Any]) -> Table:
-    """Return the table of what each side did, trained alone."""
+    """Return the table of what each side did where it trained without a trace."""
 
     def of_speed(shown: Callable[[dict[str, Any]], str]) -> Callable[[Any], str | None]:
         return lambda row: shown(row[1]) if row[1]["tokens_per_second"] else None
 
     columns = [
         Column(
-            "trained alone",
+            "untraced training",
             "A side, trained without a trace. Its speed is told if nothing else ran beside it.",
             lambda row: row[0],
         ),
@@ -225,7 +225,7 @@ def notes(values: Mapping[str, Any]) -> list[str]:
     lines += _unchecked(values["runs"])
     if values["trainings"]:
         lines.append(
-            "Trained alone: where untraced, answers and counting were checked, they judge "
+            "Untraced trainings: where untraced, answers and counting were checked, they judge "
             "losses, the later ones by what rounding alone does to them, perplexities, BLEU, "
             "exact answers, checkpoints and the tokens that speeds rest on; losses beyond step "
             "60, but for two at the end, and seconds are reported, not judged."

@@ -83,9 +83,9 @@ def test_a_run_matches_and_reports(text, cache, tmp_path):
     assert list(dict.fromkeys(re.split("[:;]", line)[0] for line in errors.splitlines())) == [
         "1 of 5, starting the frameworks",
         "2 of 5, comparing, float64",
-        "3 of 5, float64 steps match, comparing resumed runs",
+        "3 of 5, float64 steps match, resuming",
         "4 of 5, comparing, float32",
-        "5 of 5, float32 steps match, training without recording",
+        "5 of 5, float32 steps match, untraced",
     ]
     report = json.loads((out / "report.json").read_text())
     assert json.loads(extra.read_text()) == report

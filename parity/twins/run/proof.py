@@ -134,14 +134,14 @@ def _judge(
     outcome.spec, outcome.sides = compared.spec, verdict.sides
     outcome.versions |= compared.versions
     if verdict.matches and compared.saved:
-        begin_phase(f"{planned.dtype} steps match, comparing resumed runs")
+        begin_phase(f"{planned.dtype} steps match, resuming")
         verdict = verdict.with_checks(check_resume(planned, compared))
     if verdict.matches:
         for name in ("resume", "saved"):
             shutil.rmtree(options.out / name, ignore_errors=True)
     verdict = replace(verdict, unchecked=unchecked(planned, verdict))
     if verdict.matches and trains:
-        begin_phase(f"{planned.dtype} steps match, training without recording")
+        begin_phase(f"{planned.dtype} steps match, untraced")
         trained = dict[str, Training]()
         try:
             for label, training in train_untraced(planned, compared.batches_per_epoch):

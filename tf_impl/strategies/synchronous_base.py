@@ -78,7 +78,7 @@ class Synchronous:
             log_device_placement=build.log_device_placement,
         )
         # differs: a session would rewrite its graph for each set of tensors that it is asked
-        # for, which makes none of these graphs faster and takes a quarter of the first step
+        # for, which on a CPU makes none faster and takes up to a quarter of a short training
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         return config
 

@@ -131,9 +131,9 @@ def test_replicas_of_different_number_are_compared_by_their_sum():
 
 
 def test_the_values_shown_of_the_oracle_are_those_of_the_side_in_question():
-    """Other sides, and the oracle's own step, may divide the batch among fewer replicas."""
+    """Other sides may divide the batch among fewer replicas."""
     changes = {"paddle-1": None, "paddle-2": of_first_replica, "paddle-3": None}
-    spec, verdict = climbed(changes, "float32")
+    spec, verdict = climbed(changes)
     right = {label: verdict.oracle[label][LOSSES].tolist() for label in changes}
     assert [len(losses) for losses in right.values()] == [1, 2, 3]
     first = report(spec, verdict)["first_mismatch"]

@@ -85,16 +85,9 @@ class Growth:
     def series(self) -> Series:
         """Return the distance in the first wrong tensor, by step, that decides the trend.
 
-        It is that between sides or that from the oracle's own training, whichever is larger:
-        sides that are wrong alike differ from the oracle alone.
+        It is the largest of all: sides that are wrong alike differ from the oracle alone.
         """
-        kinds = (BETWEEN, FREE_RUN)
-        return [
-            max(
-                (each.of_tensor[kind] for kind in kinds if kind in each.of_tensor), default=None
-            )
-            for each in self.steps
-        ]
+        return [max(each.of_tensor.values(), default=None) for each in self.steps]
 
     @property
     def trend(self) -> str:

@@ -12,6 +12,7 @@ from parity.report.verdict_tables import (
     case_meanings,
     coverage_table,
     growth_table,
+    has_free_run,
     part_of_run,
     rung_table,
     tables_of_run,
@@ -133,7 +134,7 @@ def report_text(values: dict[str, Any]) -> str:
     lines += [headline(values), "", *_tables_of_rungs(values)]
     if first:
         lines += [mismatch_text(first), ""]
-        lines += _growth_lines(values, first.get("growth"))
+        lines += _growth_lines(first.get("growth"))
     return wrapped(escaped("\n".join([*lines, verdict_line(values)]), keep="\n"))
 
 
@@ -146,10 +147,10 @@ def _tables_of_rungs(values: dict[str, Any]) -> list[str]:
     return [*lines, missing, ""] if missing else lines
 
 
-def _growth_lines(values: dict[str, Any], growth: dict[str, Any] | None) -> list[str]:
+def _growth_lines(growth: dict[str, Any] | None) -> list[str]:
     if not growth or len(growth["steps"]) < 2:
         return []
-    of_rungs = "" if "pair" in values else ", those of rungs from the oracle's own training"
+    of_rungs = ", those of rungs from the oracle's own training" if has_free_run(growth) else ""
     return [
         f"the first wrong step and those after it (relative distances{of_rungs}):",
         growth_table(growth).text(),

@@ -1,7 +1,7 @@
 """The tables of a report: rungs, coverage, steps after a mismatch."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from parity.base.laboratory import of_laboratory
@@ -137,13 +137,13 @@ def part_of_run(name: str, values: Mapping[str, Any]) -> Any:
 def growth_table(growth: Mapping[str, Any]) -> Table:
     """Return the table of the steps after a mismatch.
 
-    The distances of a rung are those from the oracle's own training, or between the sides of a
-    pair that has no oracle.
+    The distances of a rung are those from the oracle's own training, or between the sides where
+    no oracle trains by itself.
     """
     columns = {
         title: growth["of_tensor"][kind]
         for kind, title in GROWTH.items()
-        if any(value is not None for value in growth["of_tensor"][kind])
+        if _is_known(growth["of_tensor"][kind])
     } | {f"rung {rung}": series for rung, series in differing_rungs(growth).items()}
     rows = zip(growth["steps"], *(map(number, each) for each in columns.values()), strict=True)
     return Table(["step", *columns], list(rows))
@@ -153,11 +153,19 @@ def differing_rungs(growth: Mapping[str, Any]) -> dict[str, list[float | None]]:
     """Return rung -> its distance by step, for the rungs on which anything differs."""
     found = {}
     for rung, kinds in growth["of_rungs"].items():
-        known = any(value is not None for value in kinds[FREE_RUN])
-        series = kinds[FREE_RUN if known else BETWEEN]
+        series = kinds[FREE_RUN if _is_known(kinds[FREE_RUN]) else BETWEEN]
         if any(series):
             found[rung] = series
     return found
+
+
+def has_free_run(growth: Mapping[str, Any]) -> bool:
+    """Return whether the distances from the oracle's own training are among those measured."""
+    return any(_is_known(kinds[FREE_RUN]) for kinds in growth["of_rungs"].values())
+
+
+def _is_known(series: Iterable[float | None]) -> bool:
+    return any(value is not None for value in series)
 
 
 def number(value: float | None, form: str = "{:.1e}") -> str | None:

@@ -158,9 +158,13 @@ def is_every_gradient(verdict: RunVerdict) -> bool:
     """
     if not nearest_to_loss(verdict):
         return False
-    recorded = {name for tensors in verdict.oracle.values() for name in tensors}
-    every = {name for name in recorded if name.startswith("gradient/")}
-    return bool(every) and all(every <= {*each.wrong} for each in verdict.evidence.values())
+    right = {
+        name
+        for each in verdict.evidence.values()
+        for name in {*each.compared} - {*each.wrong}
+        if name.startswith("gradient/")
+    }
+    return not right
 
 
 def last_agreeing(verdict: RunVerdict) -> str:

@@ -1,4 +1,4 @@
-"""What the oracle expects each side to record: training by itself, and in single steps."""
+"""What the oracle expects each side to record: in single steps, and training by itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -223,6 +223,7 @@ class OracleSteps:
       expected: computes what a trace should hold.
       sides: label -> side.
       known: the sides that differ from the exact training on purpose.
+      free_runs: whether the oracle also trains by itself.
 
     Attributes:
       one_step: computes what the oracle expects of single steps.
@@ -233,6 +234,8 @@ class OracleSteps:
         expected: OracleTensors,
         sides: Mapping[str, TrainedSide],
         known: IntendedDifferences,
+        *,
+        free_runs: bool,
     ):
         self._expected = expected
         self._leader: dict[str, str] = {}  # label -> label of the first side with its oracle
@@ -242,11 +245,12 @@ class OracleSteps:
         free = {label: side for label, side in sides.items() if not side.synchronous}
         self.one_step = OneStep(expected, known, free, self._leader)
         initial, per_epoch = initial_snapshot(expected.spec), expected.batches_per_epoch
+        self._leaders = list(dict.fromkeys(self._leader.values()))
         self._oracles: dict[str, Oracle | Replay] = {
             leader: Replay(expected.spec, initial, sides[leader].replicas, per_epoch)
             if leader in free
             else Oracle(expected.spec, initial)
-            for leader in dict.fromkeys(self._leader.values())
+            for leader in (self._leaders if free_runs else ())
         }
         self._known = known
         self._deviating = {side: Oracle(expected.spec, initial) for side in known.found}
@@ -255,12 +259,12 @@ class OracleSteps:
         """Return what was recorded, label -> tensors, apart for each oracle."""
         return [
             {side: tensors[side] for side, leader in self._leader.items() if leader == each}
-            for each in self._oracles
+            for each in self._leaders
         ]
 
     def inputs(self, step: int, tensors: Mapping[str, Tensors]) -> dict[str, StepInputs]:
         """Return label -> the inputs of that side's step, by the batch that was recorded."""
-        found = {each: self._expected.inputs(step, tensors[each]) for each in self._oracles}
+        found = {each: self._expected.inputs(step, tensors[each]) for each in self._leaders}
         return {side: found[leader] for side, leader in self._leader.items()}
 
     def take(
@@ -274,7 +278,8 @@ class OracleSteps:
           inputs: what `inputs` returned for the step.
 
         Returns:
-          `ORACLE` or `ONE_STEP` -> label -> what the oracle expects of that side.
+          `ONE_STEP`, and with free runs `ORACLE` -> label -> what the oracle expects of that
+          side.
         """
         found = run_parallel(
             [
@@ -290,16 +295,18 @@ class OracleSteps:
         )
         exact = dict(zip(self._oracles, found, strict=False))
         one_steps = dict(zip(tensors, found[len(exact) :], strict=True))
-        shared = {side: exact[self._leader[side]] for side in tensors}
-        free = shared | self._deviating_runs(step, tensors, inputs, shared, one_steps)
-
-        def own(expected: Tensors, side: str) -> Tensors:
-            # the oracle sums its losses over the rows that each of the side's replicas had
-            return with_replica_losses(expected, tensors[side], inputs[side])
-
+        expected: dict[str, Mapping[str, Tensors]] = {ONE_STEP: one_steps}
+        if exact:
+            shared = {side: exact[self._leader[side]] for side in tensors}
+            deviating = self._deviating_runs(step, tensors, inputs, shared, one_steps)
+            expected[ORACLE] = shared | deviating
+        # the oracle sums its losses over the rows that each of the side's replicas had
         return {
-            ORACLE: {side: own(free[side], side) for side in tensors},
-            ONE_STEP: {side: own(one_steps[side], side) for side in tensors},
+            kind: {
+                side: with_replica_losses(each[side], tensors[side], inputs[side])
+                for side in tensors
+            }
+            for kind, each in expected.items()
         }
 
     def _deviating_runs(

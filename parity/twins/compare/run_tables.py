@@ -204,8 +204,8 @@ def notes(values: Mapping[str, Any]) -> list[str]:
     lines += [_steps_unmeasured(r) for r in values["runs"] if "rounding_not_measured" in r]
     if any(run["dtype"] == "float32" for run in values["runs"]):
         lines.append(
-            "In float32 the distances between the sides, and from the oracle's own training, "
-            'are reported and not judged; "one step" is, and what must be exact.'
+            "In float32 the distances between the sides are reported and not judged; "
+            '"one step" is, and what must be exact.'
         )
     lines.append(USED)
     if any("staleness" in run for run in values["runs"]):

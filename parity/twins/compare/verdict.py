@@ -39,12 +39,14 @@ class Evidence:
 
     Attributes:
       found, expected: recorded and expected values; None where they cannot be compared.
-      wrong: the names of all tensors of that step that are wrong, given what the side itself
-        recorded on the rung below.
+      compared: the names of all tensors of that step that were compared.
+      wrong: the names of those that are wrong, given what the side itself recorded on the rung
+        below.
     """
 
     found: np.ndarray | None = None
     expected: np.ndarray | None = None
+    compared: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
 
 
@@ -54,8 +56,8 @@ class RunVerdict(Verdict):
 
     Attributes:
       oracle: label -> what the oracle, training by itself, expects of that side in that step,
-        or in the last one; empty where there is no oracle. Sides may divide a batch among
-        different numbers of replicas, so the losses of the replicas belong to one side.
+        or in the last one; empty where it does not train by itself. Sides may divide a batch
+        among different numbers of replicas, so the losses of the replicas belong to one side.
       disagreement: which sides differ from the oracle in the first tensor that differs, and
         whether they agree with each other; None if nothing differs.
       evidence: label -> what that side has in the first tensor that differs, for the sides that

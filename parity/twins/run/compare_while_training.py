@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from parity.base.files import make_folder
 from parity.base.progress import ProgressBar
@@ -29,6 +30,11 @@ from parity.twins.trace.side import TrainedSide
 from parity.twins.training.checkpoint import KEPT
 
 _MOST_PENDING = 3  # number of steps by which a side may be ahead of the comparison
+
+# A second training of a side that the first is compared with to the bit: as long as a run is by
+# default. What depends on chance, time or the order of threads shows early, and the training
+# without recording repeats the losses of all steps.
+_REPEATED_STEPS = 12
 
 # Of a resumed run, the first step shows what was wrong in the checkpoint, the second what is
 # wrong after a step: an optimizer's slot that was lost may first act there.
@@ -110,14 +116,13 @@ def start_recorded(run: PlannedRun) -> Iterator[dict[str, SideProcess]]:
       Label -> its process, those that repeat a training after all others.
     """
     witness, saves = run.options.witness, _again(run, "resume")
-    recordings = run.sides | {
-        repeated(label): run.sides[label] for label in _again(run, "repeat")
-    }
     with ExitStack() as stack:
         running = {
-            label: stack.enter_context(_start(run, label, side, saves=label in saves))
-            for label, side in recordings.items()
+            label: stack.enter_context(_start_first(run, label, side, saves=label in saves))
+            for label, side in run.sides.items()
         }
+        for label in _again(run, "repeat"):
+            running[repeated(label)] = stack.enter_context(_start_again(run, label))
         if witness:
             running[witness] = stack.enter_context(_start_witness(run, witness))
         yield running
@@ -127,6 +132,10 @@ def _again(run: PlannedRun, check: str) -> tuple[str, ...]:
     """Return the sides that a check of the first precision trains again."""
     first = run.dtype == run.options.dtype[0]
     return tuple(run.of_strategies) if first and run.options.wants(check) else ()
+
+
+def _steps_again(run: PlannedRun) -> int:
+    return min(run.options.steps, _REPEATED_STEPS)
 
 
 def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> ComparedRun:
@@ -152,6 +161,7 @@ def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> Com
     folders = {label: _trace(run, label) for label in running}
     traces = {label: wait_for_trace(folders[label], checks[label]) for label in folders}
     headers = {label: traces[label].header for label in run.sides}
+    again = {repeated(label) for label in repeat}
     comparison = RunComparison(headers, options.after_mismatch, options.cause_seconds)
     saved = _saved(run, saves, comparison.per_epoch)
 
@@ -160,16 +170,16 @@ def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> Com
         wrong = comparison.steps - 1 if comparison.mismatches else None
         return not options.keep_traces and step != wrong
 
-    readers = [
-        follow(
+    readers = {
+        label: follow(
             trace,
-            options.steps,
+            _steps_again(run) if label in again else options.steps,
             checks[label],
             delete=delete,
             keep=_kept(saved.get(label)),
         )
         for label, trace in traces.items()
-    ]
+    }
     leader = next(iter(run.leading), "")
     rung = None
     if witness:
@@ -179,8 +189,7 @@ def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> Com
     recorded = {
         label: RecordedSteps(side, loss_per) for label, side in comparison.sides.items()
     }
-    steps = (dict(zip(traces, each, strict=True)) for each in zip(*readers, strict=True))
-    watched = _watched(steps, comparison, recorded, differing, rung)
+    watched = _watched(_steps(readers), comparison, recorded, differing, rung)
     with ProgressBar(f"comparing, {run.dtype}", options.steps, "step") as progress:
         comparison.compare(watched, progress.update)
     # after a mismatch the wrong step's files are kept
@@ -207,6 +216,16 @@ def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> Com
     )
 
 
+def _steps(readers: Mapping[str, Iterator[Mapping]]) -> Iterator[dict[str, Mapping]]:
+    """Yield label -> what was recorded of each step, without trainings that have ended."""
+    while True:
+        found = {label: next(reader, None) for label, reader in readers.items()}
+        step = {label: tensors for label, tensors in found.items() if tensors is not None}
+        if not step:
+            return
+        yield step
+
+
 def _watched(
     steps: Iterable[Mapping[str, Mapping]],
     comparison: RunComparison,
@@ -221,13 +240,14 @@ def _watched(
       differing: the label of a side that was trained twice -> gets the first difference.
       witness: compares the steps of the witness, if there is one.
     """
+    names = [name for name in comparison.names if not name.startswith("evaluate/")]
     for step, tensors in enumerate(steps):
         yield tensors
         for label, found in recorded.items():
             found.add(step, tensors[label])
         for label in [label for label, found in differing.items() if found is None]:
-            other, names = tensors[repeated(label)], comparison.names
-            differing[label] = compare_repeated(label, step, tensors[label], other, names)
+            if (other := tensors.get(repeated(label))) is not None:
+                differing[label] = compare_repeated(label, step, tensors[label], other, names)
         if witness is not None:
             witness.add(step, tensors)
 
@@ -240,23 +260,34 @@ def _start_witness(run: PlannedRun, witness: str) -> SideProcess:
     return run.start_witness(f"{witness}-{run.dtype}.log", folder, pending)
 
 
-def _start(run: PlannedRun, label: str, side: TrainedSide, *, saves: bool) -> SideProcess:
+def _start_first(run: PlannedRun, label: str, side: TrainedSide, *, saves: bool) -> SideProcess:
     """Start the recorded training of one side."""
-    options, folder = run.options, _trace(run, label)
-    clear_trace(folder)
-    more = {}
+    options, more = run.options, dict[str, Any]()
     if saves and checkpoint_every(options.steps) is not None:
         every = checkpoint_every(options.steps)
         out = _checkpoints(run, label).parent
         more = {"checkpoint_every": every, "out": out, "overwrite": True}
+    evaluate = options.evaluate if options.wants("evaluation") else 0
+    return _start(run, label, side, options.steps, evaluate=evaluate, **more)
+
+
+def _start_again(run: PlannedRun, label: str) -> SideProcess:
+    """Start the recorded training that repeats that of a side, without what comes after it."""
+    return _start(run, repeated(label), run.sides[label], _steps_again(run), evaluate=0)
+
+
+def _start(
+    run: PlannedRun, label: str, side: TrainedSide, steps: int, **more: Any
+) -> SideProcess:
+    options, folder = run.options, _trace(run, label)
+    clear_trace(folder)
     return run.start(
         side,
         f"{file_name(label)}-{run.dtype}.log",
-        steps=options.steps,
+        steps=steps,
         trace=folder,
         trace_pending=None if options.keep_traces else _MOST_PENDING,
         decode=options.decode,
-        evaluate=options.evaluate if options.wants("evaluation") else 0,
         **more,
     )
 

@@ -12,6 +12,7 @@ from parity.twins.cli.options import RunOptions
 from parity.twins.compare.values import report_values
 from parity.twins.faults.fault import Edit
 from parity.twins.faults.listing import parts_of_fault
+from parity.twins.run import compare_while_training
 from parity.twins.run.planned_run import PlannedRun
 from parity.twins.run.proof import prove
 from parity.twins.spec.spec import preset
@@ -91,6 +92,17 @@ def test_answers_are_compared_in_every_way_that_they_can_end(run, tmp_path):
         assert len(lines) == 8
         ends.append([json.loads(line)["finished"] for line in lines])
     assert not any(ends[2] + ends[3])
+
+
+def test_a_long_run_is_repeated_in_part(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare_while_training, "_REPEATED_STEPS", 2)
+    report = run(checks=("repeat",), throughput=False, keep_traces=True)
+    assert report["verdict"] == "match", report_text(report)
+    assert report["runs"][0]["rungs"]["repeat"]["used"] == 0
+    folders = (tmp_path / "out" / "traces" / "float64").iterdir()
+    steps = {folder.name: len(dict(Trace(folder).steps())) for folder in folders}
+    sides = "paddle-2", "tensorflow-2"
+    assert steps == dict.fromkeys(sides, 3) | {f"{side}-repeated": 2 for side in sides}
 
 
 _STEP = "tf_impl/strategies/synchronous_base.py"

@@ -6,13 +6,14 @@ import click
 
 from parity.base.text import counted, escaped, some_of
 from parity.compare.declared_bounds import MEASURED, NOBODY
+from parity.compare.growth import FREE_RUN
 from parity.report.mismatch import first_lines, mismatch_text
 from parity.report.table import wrapped
 from parity.report.verdict_tables import (
+    GROWTH,
     case_meanings,
     coverage_table,
     growth_table,
-    has_free_run,
     part_of_run,
     rung_table,
     tables_of_run,
@@ -150,10 +151,12 @@ def _tables_of_rungs(values: dict[str, Any]) -> list[str]:
 def _growth_lines(growth: dict[str, Any] | None) -> list[str]:
     if not growth or len(growth["steps"]) < 2:
         return []
-    of_rungs = ", those of rungs from the oracle's own training" if has_free_run(growth) else ""
+    table = growth_table(growth)
+    free = GROWTH[FREE_RUN] in table.headers
+    of_rungs = ", those of rungs from the oracle's own training" if free else ""
     return [
         f"the first wrong step and those after it (relative distances{of_rungs}):",
-        growth_table(growth).text(),
+        table.text(),
         "",
     ]
 

@@ -1,7 +1,7 @@
 """The tables of a report: rungs, coverage, steps after a mismatch."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from parity.base.laboratory import of_laboratory
@@ -143,7 +143,7 @@ def growth_table(growth: Mapping[str, Any]) -> Table:
     columns = {
         title: growth["of_tensor"][kind]
         for kind, title in GROWTH.items()
-        if _is_known(growth["of_tensor"][kind])
+        if any(value is not None for value in growth["of_tensor"][kind])
     } | {f"rung {rung}": series for rung, series in differing_rungs(growth).items()}
     rows = zip(growth["steps"], *(map(number, each) for each in columns.values()), strict=True)
     return Table(["step", *columns], list(rows))
@@ -153,19 +153,11 @@ def differing_rungs(growth: Mapping[str, Any]) -> dict[str, list[float | None]]:
     """Return rung -> its distance by step, for the rungs on which anything differs."""
     found = {}
     for rung, kinds in growth["of_rungs"].items():
-        series = kinds[FREE_RUN if _is_known(kinds[FREE_RUN]) else BETWEEN]
+        known = any(value is not None for value in kinds[FREE_RUN])
+        series = kinds[FREE_RUN if known else BETWEEN]
         if any(series):
             found[rung] = series
     return found
-
-
-def has_free_run(growth: Mapping[str, Any]) -> bool:
-    """Return whether the distances from the oracle's own training are among those measured."""
-    return any(_is_known(kinds[FREE_RUN]) for kinds in growth["of_rungs"].values())
-
-
-def _is_known(series: Iterable[float | None]) -> bool:
-    return any(value is not None for value in series)
 
 
 def number(value: float | None, form: str = "{:.1e}") -> str | None:

@@ -249,7 +249,8 @@ class RunComparison(StepComparison):
         """Measure all distances of the first wrong step, or of one after it."""
         step, tensors = now.number, now.tensors
         losses = {side: float(each["loss/global"]) for side, each in tensors.items()}
-        for oracle in list(now.expected.get(ORACLE, {}).values())[:1]:
+        oracle = next(iter(now.expected.get(ORACLE, {}).values()), None)
+        if oracle is not None:
             losses["oracle"] = float(oracle["loss/global"])
         self._history.add_losses_after(step, losses)
         compared = {(a, b): (tensors[a], tensors[b]) for a, b in self._pairs}

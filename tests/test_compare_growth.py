@@ -87,11 +87,12 @@ def test_what_goes_wrong_once_vanishes(right):
     assert growth_sentence(growth).startswith("the difference vanishes: ")
 
 
-def test_what_is_wrong_alike_at_every_step_stays(right):
-    def scaled(steps):
-        return [t | {"loss/global": t["loss/global"] * 1.5} for t in steps]
-
-    verdict = climbed(scaled(right), scaled(right))
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_is_wrong_alike_at_every_step_stays(dtype):
+    spec = small_spec(dtype=dtype)
+    right = recorded_steps(spec, STEPS)
+    scaled = [t | {"loss/global": t["loss/global"] * np.float32(1.5)} for t in right]
+    verdict = compare_sides(spec, dict.fromkeys(SIDES, scaled), 5)
     assert verdict.growth.trend == STAYS
     assert max(verdict.growth.to_json()["of_tensor"]["between_sides"]) == 0.0
 

@@ -9,6 +9,7 @@ from parity.base.errors import NumericFailure
 from parity.report.terminal import report_text
 from parity.trace.reader import Trace
 from parity.twins.cli.options import RunOptions
+from parity.twins.compare import run_tables
 from parity.twins.compare.values import report_values
 from parity.twins.faults.fault import Edit
 from parity.twins.faults.listing import parts_of_fault
@@ -95,9 +96,11 @@ def test_answers_are_compared_in_every_way_that_they_can_end(run, tmp_path):
 
 
 def test_a_long_run_is_repeated_in_part(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(compare_while_training, "_REPEATED_STEPS", 2)
+    for module in (compare_while_training, run_tables):
+        monkeypatch.setattr(module, "REPEATED_STEPS", 2)
     report = run(checks=("repeat",), throughput=False, keep_traces=True)
     assert report["verdict"] == "match", report_text(report)
+    assert "repeat, the first 2 steps were run again" in " ".join(report_text(report).split())
     assert report["runs"][0]["rungs"]["repeat"]["used"] == 0
     folders = (tmp_path / "out" / "traces" / "float64").iterdir()
     steps = {folder.name: len(dict(Trace(folder).steps())) for folder in folders}

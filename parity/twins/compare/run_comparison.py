@@ -16,7 +16,7 @@ over rungs, so the bounds stay tight however long the run: a multiple of the rou
 that very step. If every step of both sides is the oracle's step, to rounding, and both start
 from the same weights, then they are the same training. That two sides drift apart in float32 is
 rounding that the training amplifies; it is reported, not judged. How far they drift from the
-oracle's own training would say no more, and would take a third of the comparison's time.
+oracle's own training would say no more, for a third step to compute beside those of two sides.
 """
 
 from collections import Counter

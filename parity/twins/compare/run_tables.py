@@ -10,6 +10,7 @@ from parity.report.table import Column, Table, table_of
 from parity.report.terminal import USED
 from parity.report.verdict_tables import Rung, each_rung, number, where
 from parity.trace.rungs import WITNESS
+from parity.twins.compare.whole_runs import REPEATED_STEPS
 
 # What the sides of one framework may differ by -> the column of their distances.
 _WITHIN = {
@@ -204,8 +205,8 @@ def notes(values: Mapping[str, Any]) -> list[str]:
     lines += [_steps_unmeasured(r) for r in values["runs"] if "rounding_not_measured" in r]
     if any(run["dtype"] == "float32" for run in values["runs"]):
         lines.append(
-            "In float32 the distances between the sides are reported and not judged; "
-            '"one step" is, and what must be exact.'
+            "In float32 the distances between the sides, and any from the oracle's own "
+            'training, are reported and not judged; "one step" is, and what must be exact.'
         )
     lines.append(USED)
     if any("staleness" in run for run in values["runs"]):
@@ -222,6 +223,10 @@ def notes(values: Mapping[str, Any]) -> list[str]:
         lines += [f"{run['dtype']}: {tie['story']}" for tie in run.get("ties", [])]
         known = run.get("known_differences", [])
         lines += [f"{run['dtype']}: {each['story']}." for each in known]
+    if any(
+        "repeat" in run["rungs"] and run["steps"] > REPEATED_STEPS for run in values["runs"]
+    ):
+        lines.append(f"On the rung repeat, the first {REPEATED_STEPS} steps were run again.")
     lines += _unchecked(values["runs"])
     if values["trainings"]:
         lines.append(

@@ -65,6 +65,11 @@ def _bits(array: np.ndarray) -> np.ndarray:
     return contiguous.view(np.dtype(f"u{array.dtype.itemsize}"))
 
 
+# A side's second run takes so many steps, as many as a run has by default. What depends on
+# chance, time or the order of threads shows early.
+REPEATED_STEPS = 12
+
+
 def repeated(side: str) -> str:
     """Return the label of a side's second run."""
     return f"{side} repeated"

@@ -16,6 +16,7 @@ from parity.trace.reader import Trace
 from parity.twins.compare.run_comparison import RunComparison
 from parity.twins.compare.verdict import RunVerdict
 from parity.twins.compare.whole_runs import (
+    REPEATED_STEPS,
     RecordedStep,
     RecordedSteps,
     compare_repeated,
@@ -30,11 +31,6 @@ from parity.twins.trace.side import TrainedSide
 from parity.twins.training.checkpoint import KEPT
 
 _MOST_PENDING = 3  # number of steps by which a side may be ahead of the comparison
-
-# A second training of a side that the first is compared with to the bit: as long as a run is by
-# default. What depends on chance, time or the order of threads shows early, and the training
-# without recording repeats the losses of all steps.
-_REPEATED_STEPS = 12
 
 # Of a resumed run, the first step shows what was wrong in the checkpoint, the second what is
 # wrong after a step: an optimizer's slot that was lost may first act there.
@@ -135,7 +131,7 @@ def _again(run: PlannedRun, check: str) -> tuple[str, ...]:
 
 
 def _steps_again(run: PlannedRun) -> int:
-    return min(run.options.steps, _REPEATED_STEPS)
+    return min(run.options.steps, REPEATED_STEPS)
 
 
 def compare_recorded(run: PlannedRun, running: Mapping[str, SideProcess]) -> ComparedRun:

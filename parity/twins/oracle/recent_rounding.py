@@ -12,16 +12,14 @@ from collections.abc import Iterable, Mapping
 
 # What a tensor's name begins with -> how many times smaller its rounding error may be than the
 # last measurements say. docs/verdict.md has what was seen: 1.9 times in activations, 2.4 in
-# those of an attention, whose softmax over positions becomes sharper from step to step, and 1.6
+# those of an attention, whose softmax over positions becomes sharper from step to step, and 3.4
 # in gradients. Single measurements, not the least of three, said up to 7 times too much of
 # gradients, and relative to what is left of the gradient alone, up to 30 times.
 _FALL = {"forward/attention/": 6.0, "forward/": 2.5, "loss/": 4.0, "gradient/": 4.0}
 
 _LEAST_OF = 3  # measurements
 
-_STEPS = 8  # with the same number of tokens; one of them is measured in any case
-
-_PER_OCTAVE = 4  # batches whose numbers of tokens differ by a fifth count as alike
+_STEPS = 8  # whose batches are alike; one of them is measured in any case
 
 
 def fall(name: str) -> float | None:
@@ -47,7 +45,8 @@ class RecentRounding:
         Args:
           tokens: the number of real tokens in its batch; of pairs, in sources and targets.
         """
-        self._size = tuple(round(_PER_OCTAVE * math.log2(1 + each)) for each in tokens)
+        # up to twice as many count as alike: finer classes fell as far and had more to measure
+        self._size = tuple(round(math.log2(1 + each)) for each in tokens)
         self._since[self._size] += 1
 
     def add(self, measured: Mapping[str, tuple[float, float]]) -> None:

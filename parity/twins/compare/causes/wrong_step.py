@@ -274,7 +274,7 @@ def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
       dtype: "float32", "float16" or "bfloat16", the upper half of a float32.
     """
     if dtype != "bfloat16":
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, as it does there
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, as on a side
             return np.asarray(array).astype(dtype).astype(array.dtype)
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     # to the nearest, and to the even one of two that are equally near

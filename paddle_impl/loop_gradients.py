@@ -190,6 +190,8 @@ def _of_bias(kept, found):
         return None
     rows = kept.join(of_rows, operation, 0)
     operation.desc.set_output(f"Y{_GRADIENT}", [])
+    if not operation.output_arg_names:
+        kept.drop(operation)
     sizes = {"dim": [0], "keep_dim": False, "reduce_all": False}
     return "reduce_sum", {"X": [rows]}, {"Out": [found.total]}, sizes
 

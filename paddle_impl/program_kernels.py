@@ -11,6 +11,7 @@ from paddle.base import core
 
 from paddle_impl.loop_gradients import role_of, take_sums_out_of_loops
 from paddle_impl.loop_reads import read_in_fast_layout
+from paddle_impl.loop_steps import shorten_steps
 
 # A smaller probability is raised to this, so that its logarithm is finite; what such a loss
 # lacks is added in layers.token_cross_entropy.
@@ -27,6 +28,7 @@ def replace_operations(program, dtype, *, on_cpu):
       dtype: "float32" or "float64"; oneDNN has no operations for the latter.
       on_cpu: whether CPUs run it; elsewhere there is no oneDNN.
     """
+    shorten_steps(program)
     take_sums_out_of_loops(program)
     read_in_fast_layout(program)
     block = program.global_block()

@@ -22,6 +22,7 @@ OWN_FILES = {
         "program_kernels.py",
         "loop_gradients.py",
         "loop_reads.py",
+        "loop_steps.py",
         "mkl_cpu_type.py",
     },
     "tf_impl": {"scan.py", "eager_profiler.py"},

@@ -24,6 +24,15 @@ def test_steps_multiply_by_matrices_that_lie_the_fast_way_and_are_not_copied(fra
     assert not copied
 
 
+@pytest.mark.parametrize(("cell", "kind"), [("lstm", "scaled"), ("gru", "bahdanau")])
+def test_steps_neither_copy_for_arrays_nor_compute_what_is_not_read(frameworks, cell, kind):
+    copies, sums, unread, steps = frameworks["paddle"].call(_idle_operations, cell, kind)
+    assert steps == ["while", "while_grad"]
+    assert not copies
+    assert not sums
+    assert not unread
+
+
 # What follows runs in a process of the framework.
 
 
@@ -111,4 +120,31 @@ def _slow_reads() -> tuple[list[str], list[str], list[str]]:
         if loop.type == "while":
             read = [block.var(name) for name in set(loop.input("X")) - set(loop.output("Out"))]
             copied += [each.name for each in read if not each.desc.is_parameter()]
+    return found
+
+
+def _idle_operations(cell: str, kind: str) -> tuple[list[str], ...]:
+    """Return copies made for arrays, gradients equal to a sum's, unread ones, and the loops."""
+    program = max(_programs(cell, kind), key=lambda each: each.num_blocks)
+    copies, sums, unread, loops = found = ([], [], [], [])
+    operations = [op for block in program.blocks for op in block.ops]
+    read = {name for op in operations for name in op.input_arg_names}
+    for loop in program.global_block().ops:
+        if loop.type not in ("while", "while_grad"):
+            continue
+        loops.append(loop.type)
+        step = program.block(loop.attr("sub_block").id)
+        copied = {name for op in step.ops if op.type == "assign" for name in op.output("Out")}
+        for op in step.ops:
+            if op.type == "write_to_array":
+                copies += copied.intersection(op.input("X"))
+            if op.type == "elementwise_add_grad":
+                terms = [step._find_var_recursive(op.input(term)[0]) for term in "XY"]
+                if terms[0].shape == terms[1].shape:
+                    sums += read.intersection(op.output_arg_names)
+        if loop.type == "while_grad":
+            totals = zip(loop.input("X"), loop.output("X@GRAD"), strict=True)
+            used = read | {f"{name}@GRAD" for name, total in totals if total != "@EMPTY@"}
+            made = {name for op in step.ops for name in op.output_arg_names}
+            unread += [name for name in made - used if step.has_var(name)]
     return found

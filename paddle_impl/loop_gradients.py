@@ -59,8 +59,8 @@ def _take_out(program, block, loop):
     if not after:
         return
     taken = {found.total for found, _ in after}
-    totals = [_NONE if name in taken else name for name in loop.output(f"X{_GRADIENT}")]
-    loop.desc.set_output(f"X{_GRADIENT}", totals)
+    left = [_NONE if name in taken else name for name in loop.output(f"X{_GRADIENT}")]
+    loop.desc.set_output(f"X{_GRADIENT}", left)
     loop.desc.set_output(_KEPT, kept.arrays())
     _insert_after(block, loop, kept.joins() + [each for _, each in after])
 
@@ -74,13 +74,18 @@ def _counter(step):
 def _sums(step, loop):
     """Return what a loop adds up over its steps, as far as one operation computes the share."""
     found = []
-    pairs = zip(loop.input("X"), loop.output(f"X{_GRADIENT}"), strict=True)
-    for variable, total in pairs:
+    for variable, total in totals(loop).items():
         share = f"{variable}{_GRADIENT}"
         makers = [op for op in step.ops if share in op.output_arg_names]
-        if total != _NONE and len(makers) == 1:
+        if len(makers) == 1:
             found.append(_Sum(variable, total, makers[0]))
     return found
+
+
+def totals(loop):
+    """Return variable -> its gradient, by name, for what a loop adds up over its steps."""
+    pairs = zip(loop.input("X"), loop.output(f"X{_GRADIENT}"), strict=True)
+    return {variable: total for variable, total in pairs if total != _NONE}
 
 
 class _Kept:

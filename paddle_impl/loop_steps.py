@@ -4,8 +4,9 @@ An operation takes time however little it computes, since the engine looks up it
 at every step. So what only copies is left out here, and what nobody reads.
 """
 
+from paddle_impl.loop_gradients import totals
+
 _GRADIENT = "@GRAD"
-_NONE = "@EMPTY@"
 
 
 def shorten_steps(program):
@@ -18,8 +19,7 @@ def shorten_steps(program):
         _write_without_copy(program.block(loop.attr("sub_block").id))
     for loop in [each for each in program.global_block().ops if each.type == "while_grad"]:
         step = program.block(loop.attr("sub_block").id)
-        pairs = zip(loop.input("X"), loop.output(f"X{_GRADIENT}"), strict=True)
-        added_up = {f"{name}{_GRADIENT}" for name, total in pairs if total != _NONE}
+        added_up = {f"{name}{_GRADIENT}" for name in totals(loop)}
         _hand_on_gradients_of_sums(step, added_up)
         _drop_unread(step, added_up)
 
@@ -37,7 +37,7 @@ def _write_without_copy(step):
 
 
 def _hand_on_gradients_of_sums(step, added_up):
-    """Let what reads the gradient of a term read that of the sum, if both have one shape.
+    """Replace the gradient of a term by that of its sum, where both have one shape.
 
     Sizes that are known only at run time are those of batch and time, which no step broadcasts.
     """

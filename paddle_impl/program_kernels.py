@@ -4,18 +4,26 @@ They belong to the fast kernels of `kernels.py`, but replace operations that hav
 `layers.py`, or a gradient that the framework has appended. What a program computes stays the
 same, but for rounding. Milliseconds on one core for 1,120 rows and a vocabulary of 10,000
 (float32), before and after: softmax and cross entropy 30 to 99, then 17; adding a bias 11, then
-4; its gradient 17, then 2. A product of [1120, 200] and [200, 10000] takes 45 there.
+4; its gradient 17, then 2. A product of [1120, 200] and [200, 10000] takes 45 there. Adam's
+update of 25 million numbers takes 69 with AVX2, then 38.
 """
+
+import os
 
 from paddle.base import core
 
 from paddle_impl.loop_gradients import role_of, take_sums_out_of_loops
 from paddle_impl.loop_reads import read_in_fast_layout
 from paddle_impl.loop_steps import shorten_steps
+from parity.base.machine import processor_facts
 
 # A smaller probability is raised to this, so that its logarithm is finite; what such a loss
 # lacks is added in layers.token_cross_entropy.
 _LEAST_PROBABILITY = 1e-30
+
+_OF_ADAM = ("Beta1", "Beta2", "Epsilon")
+_STATE_OF_ADAM = ("Moment1", "Moment2", "Beta1Pow", "Beta2Pow")
+_READ_BY_ADAM = ("Param", "Grad", "LearningRate", *_STATE_OF_ADAM)
 
 _PRODUCTS = ("matmul_v2", "matmul_v2_grad")
 
@@ -51,6 +59,8 @@ def replace_operations(program, dtype, *, on_cpu):
         if softmax:
             # or it goes through the probabilities once more to keep them above exp(-64)
             operation._set_attr("is_test", True)
+    if os.environ["OMP_NUM_THREADS"] == "1" and not _has_avx512():
+        _update_by_vectors(block)
 
 
 def _ranks(block, operation):
@@ -101,6 +111,32 @@ def _add_biases_in_products(block):
         # its definition lacks the attribute, without which `True` would be kept as a number
         made.desc._set_bool_attr("use_mkldnn", True)
         block._remove_op(block.ops.index(product))
+
+
+def _has_avx512():
+    return any("avx512f" in fact.split() for fact in processor_facts())
+
+
+def _update_by_vectors(block):
+    """Let Adam's updates compute with vectors.
+
+    `adam` does so by AVX-512 alone, and otherwise with one number after another, on as many
+    threads as there are; `merged_adam`, made for many parameters at once, on a single one.
+    """
+    constants = [each for each in block.ops if each.type == "fill_constant"]
+    values = {each.output("Out")[0]: each.attr("value") for each in constants}
+    for index, update in enumerate(block.ops):
+        if update.type != "adam":
+            continue
+        given = {name: update.input(f"{name}Tensor")[0] for name in _OF_ADAM}
+        block._insert_op(
+            index,
+            type="merged_adam",
+            inputs={name: update.input(name) for name in _READ_BY_ADAM},
+            outputs={name: update.output(name) for name in update.output_names},
+            attrs={name.lower(): values[given[name]] for name in given} | role_of(update),
+        )
+        block._remove_op(index + 1)
 
 
 def _split_cross_entropy(block, index, operation):

@@ -1,5 +1,6 @@
 """What Paddle's fast kernels take out of the gradient of a loop over time."""
 
+import numpy as np
 import pytest
 
 from parity.twins.spec.frameworks import FRAMEWORKS
@@ -31,6 +32,11 @@ def test_steps_neither_copy_for_arrays_nor_compute_what_is_not_read(frameworks, 
     assert not copies
     assert not sums
     assert not unread
+
+
+def test_a_loop_within_a_step_gets_its_gradient(frameworks):
+    plain, fast = frameworks["paddle"].call(_gradients_of_nested_loops)
+    np.testing.assert_array_equal(fast, plain)
 
 
 # What follows runs in a process of the framework.
@@ -148,3 +154,37 @@ def _idle_operations(cell: str, kind: str) -> tuple[list[str], ...]:
             made = {name for op in step.ops for name in op.output_arg_names}
             unread += [name for name in made - used if step.has_var(name)]
     return found
+
+
+def _gradients_of_nested_loops() -> list[list]:
+    """Return the gradient of a loop's input, before and after the program is rewritten."""
+    import paddle
+
+    from paddle_impl.layers import loop_over_time
+    from paddle_impl.program_kernels import replace_operations
+
+    def step(now, state):
+        total = now[0] + state
+        _, power = paddle.static.nn.while_loop(
+            lambda count, power: count < 2,
+            lambda count, power: [count + 1, power * total],
+            [paddle.zeros([1], "int64"), now[0] * 1.0],
+        )
+        after = power + total
+        return after, [after]
+
+    program = paddle.static.Program()
+    with paddle.static.program_guard(program, paddle.static.Program()):
+        inputs = paddle.static.data("inputs", [4, 2, 3], "float64")
+        inputs.stop_gradient = False
+        (outputs,), _ = loop_over_time(step, [inputs], paddle.zeros([2, 3], "float64"), [3])
+        loss = paddle.sum(outputs * outputs)
+        paddle.static.append_backward(loss, parameter_list=[inputs])
+    fast = program.clone()
+    replace_operations(fast, "float64", on_cpu=True)
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    given = {"inputs": np.linspace(-1, 1, 24).reshape(4, 2, 3)}
+    return [
+        executor.run(each, feed=given, fetch_list=["inputs@GRAD"])[0].tolist()
+        for each in (program, fast)
+    ]

@@ -47,7 +47,7 @@ def _looped_lstm(inputs, lengths, state, name, hidden_size):
     kernel, recurrent_kernel, bias = cell_parameters(
         name, "lstm", inputs.shape[-1], hidden_size, inputs.dtype
     )
-    from_inputs = _product_of_rows(inputs, kernel, bias)
+    from_inputs = _product_of_rows(inputs, kernel, True, bias)
 
     def step(now, state):
         after = CELLS["lstm"](now[0], cell_product(state[0], recurrent_kernel), *state)
@@ -129,14 +129,11 @@ def product(inputs, kernel):
     return _product_of_rows(inputs, kernel)
 
 
-def _product_of_rows(inputs, kernel, bias=None):
-    """Multiply [time, batch, width] by a matrix; with a bias, one that has a row a unit."""
+def _product_of_rows(inputs, kernel, transpose=False, bias=None):
     rows = paddle.reshape(inputs, [-1, inputs.shape[-1]])
-    if bias is None:
-        rows = paddle.matmul(rows, kernel)
-    else:
-        # added to rows, where `program_kernels.py` finds it
-        rows = paddle.matmul(rows, kernel, transpose_y=True) + bias
+    rows = paddle.matmul(rows, kernel, transpose_y=transpose)
+    if bias is not None:
+        rows = rows + bias  # to rows, where `program_kernels.py` makes it a part of the product
     shape = paddle.shape(inputs)
     return paddle.reshape(rows, [shape[0], shape[1], rows.shape[-1]])
 
@@ -214,7 +211,7 @@ def _decoder_weights(inputs, model):
         kernel, of_state, bias = cell_parameters(name, model.cell, below, size, inputs.dtype)
         if k == 0:
             # The part of the inputs needs no loop.
-            from_inputs = _product_of_rows(inputs, kernel[:, :width], bias)
+            from_inputs = _product_of_rows(inputs, kernel[:, :width], True, bias)
             kernel = kernel[:, width:]
         kernels = [kernel, of_state]
         if model.cell == "lstm":

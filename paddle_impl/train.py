@@ -12,7 +12,7 @@ from parity.twins.launch.huge_pages import use_huge_pages
 stop_in_one_line()
 
 if __name__ == "__main__":
-    # differs: keeping freed memory fragments Paddle's heap, up to 3 times its size
+    # differs: the other side keeps freed memory instead; several replicas' heap would fragment
     use_huge_pages()
 
 from paddle_impl.engine import load_engine, versions

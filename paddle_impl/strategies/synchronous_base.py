@@ -3,6 +3,7 @@
 Import this only after `load_engine`.
 """
 
+import os
 import re
 from contextlib import contextmanager
 
@@ -18,6 +19,7 @@ from paddle_impl.optimizers import apply_update, clip_by_global_norm
 from paddle_impl.profiler import operation_phases, read_profile
 from paddle_impl.program_kernels import replace_operations
 from paddle_impl.weights import from_framework, load_snapshot, read_snapshot
+from parity.base.process import keep_freed_memory
 from parity.twins.processes.gathering import distances_of_replicas
 from parity.twins.spec.initial import initial_snapshot
 from parity.twins.spec.networks import NETWORKS
@@ -53,6 +55,10 @@ class Synchronous:
         self._decoder = None
         own = build.group.own(build.replicas)
         self._places = self._own_places(own.stop - own.start)
+        if len(self._places) == 1 and os.environ["OMP_NUM_THREADS"] != "1":
+            # The other threads wait while one clears the pages of a large tensor. Several
+            # replicas would fragment the heap, which was up to 3 times as large.
+            keep_freed_memory()
         if build.log_device_placement:
             for number, place in enumerate(self._places, own.start * self.stages):
                 replica, stage = divmod(number, self.stages)

@@ -44,14 +44,11 @@ def apply_update(training, parameters, gradients):
     if training.optimizer == "sgd":
         optimizer = paddle.optimizer.SGD(training.learning_rate)
     else:
-        # differs: as attributes the op would round them to float32, even in a float64 run
-        beta1, beta2, epsilon = (
-            paddle.full([1], value, training.dtype)
-            for value in (training.beta1, training.beta2, training.epsilon)
-        )
-        optimizer = paddle.optimizer.Adam(
-            training.learning_rate, beta1, beta2, epsilon, lazy_mode=False
-        )
+        rates = training.beta1, training.beta2, training.epsilon
+        if training.dtype == "float64":
+            # differs: as attributes the op would round them to float32
+            rates = [paddle.full([1], rate, training.dtype) for rate in rates]
+        optimizer = paddle.optimizer.Adam(training.learning_rate, *rates, lazy_mode=False)
     # The variables that the optimiser makes (learning rate, powers) have the default precision.
     default = paddle.get_default_dtype()
     paddle.set_default_dtype(training.dtype)

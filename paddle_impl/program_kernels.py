@@ -21,7 +21,7 @@ from parity.base.machine import processor_facts
 # lacks is added in layers.token_cross_entropy.
 _LEAST_PROBABILITY = 1e-30
 
-_OF_ADAM = ("Beta1", "Beta2", "Epsilon")
+_RATES_OF_ADAM = ("beta1", "beta2", "epsilon")
 _STATE_OF_ADAM = ("Moment1", "Moment2", "Beta1Pow", "Beta2Pow")
 _READ_BY_ADAM = ("Param", "Grad", "LearningRate", *_STATE_OF_ADAM)
 
@@ -123,18 +123,15 @@ def _update_by_vectors(block):
     `adam` does so by AVX-512 alone, and otherwise with one number after another, on as many
     threads as there are; `merged_adam`, made for many parameters at once, on a single one.
     """
-    constants = [each for each in block.ops if each.type == "fill_constant"]
-    values = {each.output("Out")[0]: each.attr("value") for each in constants}
     for index, update in enumerate(block.ops):
         if update.type != "adam":
             continue
-        given = {name: update.input(f"{name}Tensor")[0] for name in _OF_ADAM}
         block._insert_op(
             index,
             type="merged_adam",
             inputs={name: update.input(name) for name in _READ_BY_ADAM},
             outputs={name: update.output(name) for name in update.output_names},
-            attrs={name.lower(): values[given[name]] for name in given} | role_of(update),
+            attrs={name: update.attr(name) for name in _RATES_OF_ADAM} | role_of(update),
         )
         block._remove_op(index + 1)
 

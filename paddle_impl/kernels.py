@@ -47,7 +47,7 @@ def _looped_lstm(inputs, lengths, state, name, hidden_size):
     kernel, recurrent_kernel, bias = cell_parameters(
         name, "lstm", inputs.shape[-1], hidden_size, inputs.dtype
     )
-    from_inputs = _product_of_rows(inputs, kernel, True, bias)
+    from_inputs = _product_of_rows(inputs, kernel, transpose=True, bias=bias)
 
     def step(now, state):
         after = CELLS["lstm"](now[0], cell_product(state[0], recurrent_kernel), *state)
@@ -211,7 +211,8 @@ def _decoder_weights(inputs, model):
         kernel, of_state, bias = cell_parameters(name, model.cell, below, size, inputs.dtype)
         if k == 0:
             # The part of the inputs needs no loop.
-            from_inputs = _product_of_rows(inputs, kernel[:, :width], True, bias)
+            of_inputs = kernel[:, :width]
+            from_inputs = _product_of_rows(inputs, of_inputs, transpose=True, bias=bias)
             kernel = kernel[:, width:]
         kernels = [kernel, of_state]
         if model.cell == "lstm":

@@ -165,6 +165,73 @@ def _build_strategy():
     return strategy
 
 
+class SharedWeightsExecutor:
+    """Runs a training program on replicas that share one copy of the weights.
+
+    The update runs once, its operations at the same time, in place of once for each replica. It
+    reads and writes the first replica's variables, whose memory all other replicas' have.
+
+    Args:
+      program: the static program of a whole step, whose update is last.
+      loss_name: the variable that the backward pass differentiates.
+      gradients: the names of the gradients that the update reads.
+      places: one CPU place per replica.
+      scope: the scope with the program's variables; replica 0 uses it directly.
+
+    Source: Fluid 1.x, paddle/fluid/framework/parallel_executor.cc, BCastParamsToDevices, whose
+    ReduceStrategy.Reduce shares memory like this on CPUs. It cannot clip by a global norm, as
+    each gradient's sum is on another replica.
+    """
+
+    def __init__(self, program, loss_name: str, gradients, places: Sequence, scope):
+        block = program.global_block()
+        optimizes = int(core.op_proto_and_checker_maker.OpRole.Optimize)
+        roles = [operation.attr("op_role") for operation in block.ops]
+        first = next(index for index, role in enumerate(roles) if role & optimizes)
+        compute, update = split_program(program, first)
+        shared = [each.name for each in program.list_vars() if each.persistable]
+        for each in (compute, update):
+            for name in gradients:
+                each.global_block().var(name).persistable = True  # or the other has none
+        self._compute = ParallelExecutor(compute, loss_name, places, scope)
+        for replica in self._compute.local_scopes()[1:]:
+            for name in shared:
+                copy = replica.find_var(name).get_tensor()
+                copy._share_data_with(scope.find_var(name).get_tensor())
+        self._update = ParallelExecutor(update, None, places[:1], scope, threads=len(places))
+        operations = update.global_block().ops
+        self._updated = {name for each in operations for name in each.output_arg_names}
+
+    def local_scopes(self) -> list:
+        """Return the scope of each replica."""
+        return self._compute.local_scopes()
+
+    def run(
+        self, fetch: Sequence[str], feeds: Sequence[dict[str, np.ndarray]]
+    ) -> list[list[np.ndarray]]:
+        """Run one step; see `ParallelExecutor.run`. What the update computes has one value."""
+        computed = [name for name in fetch if name not in self._updated]
+        updated = [name for name in fetch if name in self._updated]
+        found = dict(zip(computed, self._compute.run(computed, feeds), strict=True))
+        found |= zip(updated, self._update.run(updated, [{}]), strict=True)
+        return [found[name] for name in fetch]
+
+
+def split_program(program, at: int) -> tuple:
+    """Return a program of the first operations of one, and a program of those after them.
+
+    Args:
+      program: a static program with a single block after the cut.
+      at: the number of operations before the cut; none behind it reads what is fed.
+    """
+    before, after = program.clone(), program.clone()
+    keep_operations(before.global_block(), range(at))
+    keep_operations(after.global_block(), range(at, len(program.global_block().ops)))
+    for variable in [each for each in after.list_vars() if each.is_data]:
+        variable.block._remove_var(variable.name)
+    return before, after
+
+
 def keep_operations(block, kept) -> None:
     """Remove all operations of a block but those whose indices are kept."""
     for index in reversed(range(len(block.ops))):

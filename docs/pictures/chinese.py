@@ -4,7 +4,7 @@ import re
 
 # in English -> in Chinese; # stands for a number, in the same order in both
 _CHINESE = {
-    "parallel-executor: two replicas, each with a copy of the weights": "parallel-executor：两个副本，各有一份权重",
+    "parallel-executor: two replicas, which share the weights": "parallel-executor：两个副本，共用权重",
     "parallel-do: a block of the program on two places": "parallel-do：程序的一个块，在两个 place 上",
     "towers: one graph with two towers, which share the variables": "towers：一张图，两个塔，共用变量",
     "average-gradients: two towers, each differentiated by itself": "average-gradients：两个塔，各自求梯度",
@@ -58,6 +58,7 @@ _CHINESE = {
     "forward pass": "前向",
     "with copy # of the weights": "用第 # 份权重",
     "with the shared variables": "用共用的变量",
+    "with the shared weights": "用共用的权重",
     "its layers, one micro-batch": "自己的层，一个微批次",
     "rows #–#, with the own copy": "第 #–# 行，用自己的一份",
     "share of the loss": "损失的一份",

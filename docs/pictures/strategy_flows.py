@@ -83,18 +83,6 @@ def _own_copies(read: str) -> list[Box]:
     return boxes
 
 
-def _through_copies(*chain: str) -> list[Arrow]:
-    """Return the arrows of replicas that each have a copy of the weights."""
-    return [
-        *_both("data", "batch", "rows{n}"),
-        *_chain("data", "rows", "forward", "loss", *chain),
-        *_both("gradient", "back{n}", "reduce"),
-        *_both("gradient", "reduce", "update{n}"),
-        *_chain("gradient", "update", "weights"),
-        *_read("weights{n}", "forward{n}"),
-    ]
-
-
 def _with_copies(title: str, lane: str, *exchange: str) -> Flow:
     boxes = [
         _batch(),
@@ -106,8 +94,50 @@ def _with_copies(title: str, lane: str, *exchange: str) -> Flow:
         *_pair("update", "gradient", 6, "clip g by its norm", "then update copy {n}"),
         *_pair("weights", "weights", 7, "weights, copy {n}", "and optimiser state"),
     ]
-    lanes = [*_lanes(1, 4, lane), *_lanes(6, 7, lane)]
-    return Flow(title, boxes, _through_copies("back"), lanes)
+    arrows = [
+        *_both("data", "batch", "rows{n}"),
+        *_chain("data", "rows", "forward", "loss", "back"),
+        *_both("gradient", "back{n}", "reduce"),
+        *_both("gradient", "reduce", "update{n}"),
+        *_chain("gradient", "update", "weights"),
+        *_read("weights{n}", "forward{n}"),
+    ]
+    return Flow(title, boxes, arrows, [*_lanes(1, 4, lane), *_lanes(6, 7, lane)])
+
+
+def _through_one_copy(*chain: str) -> list[Arrow]:
+    """Return the arrows of replicas that share the weights, whose gradients are combined."""
+    return [
+        *_both("data", "batch", "rows{n}"),
+        *_chain("data", "rows", "forward", "loss", *chain),
+        *_both("gradient", "back{n}", "reduce"),
+        Arrow("reduce", "update", "gradient"),
+        Arrow("update", "weights", "gradient"),
+        *_read("weights", "forward{n}"),
+    ]
+
+
+def _one_update(row: int) -> list[Box]:
+    """Return what follows the combined gradient, where the replicas share the weights."""
+    return [
+        _middle("update", "gradient", row, "clip g by its norm", "then one update"),
+        _middle("weights", "weights", row + 1, "weights", _ONE_COPY),
+    ]
+
+
+def parallel_executor() -> Flow:
+    """Return the flow of Paddle's `parallel-executor`, with fast kernels on a CPU."""
+    boxes = [
+        _batch(),
+        *_rows(),
+        *_pair("forward", "data", 2, "forward pass", "with the shared weights"),
+        *_pair("loss", "data", 3, "share of the loss", "own sum / tokens of the batch"),
+        *_pair("back", "gradient", 4, "backward pass", "gradient g{n} of its share"),
+        _middle("reduce", "exchange", 5, *_ENGINE),
+        *_one_update(6),
+    ]
+    title = "parallel-executor: two replicas, which share the weights"
+    return Flow(title, boxes, _through_one_copy("back"), _lanes(1, 4, "replica {n}: scope {n}"))
 
 
 def parallel_do() -> Flow:
@@ -118,21 +148,16 @@ def parallel_do() -> Flow:
             Box(f"rows{n}", "data", column, 1, ("pd.read_input", f"{rows} of x and y"))
             for n, (column, rows) in enumerate(zip(_COLUMNS, _shares(), strict=True))
         ],
-        *_pair("forward", "data", 2, "network(x_, y_)", "with copy {n} of the weights"),
+        *_pair("forward", "data", 2, "network(x_, y_)", "with the shared weights"),
         *_pair("loss", "data", 3, "pd.write_output", "share of the loss"),
         *_pair("sum", "data", 4, "paddle.sum(pd())", "on its own share: L{n}"),
         *_pair("back", "gradient", 5, "backward pass", "gradient g{n} of its share"),
         _middle("reduce", "exchange", 6, *_ENGINE),
-        *_pair("update", "gradient", 7, "clip g by its norm", "then update copy {n}"),
-        *_pair("weights", "weights", 8, "weights, copy {n}", "and optimiser state"),
+        *_one_update(7),
     ]
-    lanes = [
-        *_lanes(1, 3, "with pd.do(), place {n}"),
-        *_lanes(4, 5, "place {n}"),
-        *_lanes(7, 8, "place {n}"),
-    ]
+    lanes = [*_lanes(1, 3, "with pd.do(), place {n}"), *_lanes(4, 5, "place {n}")]
     title = "parallel-do: a block of the program on two places"
-    return Flow(title, boxes, _through_copies("sum", "back"), lanes, "between places")
+    return Flow(title, boxes, _through_one_copy("sum", "back"), lanes, "between places")
 
 
 def towers() -> Flow:
@@ -145,8 +170,7 @@ def towers() -> Flow:
         _middle("sum", "exchange", 4, "sum of the losses", "L = L0 + L1, differentiated once"),
         *_pair("back", "gradient", 5, "backward pass", "on the tower’s device"),
         _middle("reduce", "exchange", 6, "added up, for each variable", "g = g0 + g1"),
-        _middle("update", "gradient", 7, "clip g by its norm", "then one update"),
-        _middle("weights", "weights", 8, "weights", _ONE_COPY),
+        *_one_update(7),
     ]
     arrows = [
         *_both("data", "batch", "rows{n}"),
@@ -177,19 +201,10 @@ def average_gradients() -> Flow:
         *_pair("loss", "data", 3, "mean loss", "over its own n{n} tokens"),
         *_pair("back", "gradient", 4, "backward pass", "gradient g{n} of its mean loss"),
         _middle("reduce", "exchange", 5, *average),
-        _middle("update", "gradient", 6, "clip g by its norm", "then one update"),
-        _middle("weights", "weights", 7, "weights", _ONE_COPY),
+        *_one_update(6),
     ]
-    arrows = [
-        *_both("data", "batch", "rows{n}"),
-        *_chain("data", "rows", "forward", "loss", "back"),
-        *_both("gradient", "back{n}", "reduce"),
-        Arrow("reduce", "update", "gradient"),
-        Arrow("update", "weights", "gradient"),
-        *_read("weights", "forward{n}"),
-    ]
-    title = "average-gradients: two towers, each differentiated by itself"
-    return Flow(title, boxes, arrows, _lanes(1, 4, "tower {n}"), "between towers")
+    title, lanes = "average-gradients: two towers, each differentiated by itself", "tower {n}"
+    return Flow(title, boxes, _through_one_copy("back"), _lanes(1, 4, lanes), "between towers")
 
 
 def layers() -> Flow:
@@ -325,12 +340,7 @@ def _to_all(kind: str, start: str, end: str) -> list[Arrow]:
 
 
 FLOWS: dict[str, Callable[[], Flow]] = {
-    "parallel-executor": partial(
-        _with_copies,
-        "parallel-executor: two replicas, each with a copy of the weights",
-        "replica {n}: scope {n}",
-        *_ENGINE,
-    ),
+    "parallel-executor": parallel_executor,
     "parallel-do": parallel_do,
     "towers": towers,
     "average-gradients": average_gradients,

@@ -22,7 +22,7 @@ from paddle.base import core
 from paddle.base.dygraph import guard as dynamic_mode
 
 from paddle_impl.devices import replica_devices
-from paddle_impl.executor import ParallelExecutor, keep_operations
+from paddle_impl.executor import ParallelExecutor, split_program
 from paddle_impl.strategies.parallel_executor import ParallelExecutorStrategy
 from parity.base.errors import RankLost
 from parity.twins.processes.gathering import (
@@ -38,6 +38,8 @@ _BUFFER, _REPORT = "gradients", "report"
 
 class DataParallel(ParallelExecutorStrategy):
     """Runs a program on the replicas of this process; the processes sum the gradients."""
+
+    _shares_weights = False
 
     def _own_places(self, replicas):
         # on GPUs, the processes of a host share its GPUs in their order
@@ -135,11 +137,7 @@ class _SummingExecutor:
         self._group, self._loss, self._places = group, loss, places
         kinds = [operation.type for operation in program.global_block().ops]
         cut = kinds.index(_SUM) + 1
-        compute, update = program.clone(), program.clone()
-        keep_operations(compute.global_block(), range(cut))
-        keep_operations(update.global_block(), range(cut, len(kinds)))
-        for variable in [each for each in update.list_vars() if each.is_data]:
-            variable.block._remove_var(variable.name)
+        compute, update = split_program(program, cut)
         self._compute = ParallelExecutor(compute, objective, places, scope)
         self._update = ParallelExecutor(update, None, places, scope, self._compute)
         # what only the update computes, or the sums that it reads

@@ -81,6 +81,3 @@ class Layers(Synchronous):
             self._places,
             self._scope,
         )
-
-    def _copies(self):
-        return [(self._scope, self._places[0])]

@@ -149,7 +149,7 @@ class Synchronous:
     def replica_distances(self):
         if self._shares_weights:
             return {}
-        copies = [read_snapshot(scope, self._variables) for scope in self._train.local_scopes()]
+        copies = [read_snapshot(scope, self._variables) for scope, _ in self._copies()]
         return distances_of_replicas(self.build.group, copies)
 
     def step(self, inputs, state, learning_rate, record=False):
@@ -217,7 +217,8 @@ class Synchronous:
 
     def _copies(self):
         """Return the scope and the place of each copy of the weights."""
-        return list(zip(self._train.local_scopes(), self._places, strict=True))
+        count = 1 if self._shares_weights else len(self._places)
+        return list(zip(self._train.local_scopes()[:count], self._places[:count], strict=True))
 
     def _record(self, inputs, values):
         names = list(recorded_activations(self.spec, self._outputs.activations, inputs))

@@ -59,7 +59,8 @@ def test_the_catalogue_tells_all_of_each_fault():
     for fault in CATALOGUE:
         assert fault.setting in SETTINGS
         assert fault.where
-        assert fault.edits.keys() & FOLDERS.keys() == fault.edits.keys() != set()
+        sides = {side for kernels in KERNELS for side in fault.edits_for(kernels)}
+        assert sides & FOLDERS.keys() == sides != set()
         assert re.fullmatch(r"[a-z0-9-]+", fault.name)
         # a precision it need not be found in has a reason
         assert (len(fault.dtypes) < 2) == bool(fault.undetectable_reason)
@@ -338,7 +339,7 @@ def test_an_unknown_strategy_is_told_in_one_line(capsys, tmp_path):
     assert main(parity, [*command, "--frameworks", "paddle"]) == 2
     line = assert_one_line(2, capsys.readouterr().err)
     assert line.startswith(
-        "error: no fault is planted with these --only, --frameworks and --strategy"
+        "error: no fault is planted with these --only, --frameworks, --strategy and --kernels"
     )
 
 

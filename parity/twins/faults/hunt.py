@@ -248,8 +248,8 @@ def hunt(options: FaultOptions) -> list[Finding]:
     planned = plantings(options)
     if not planned:
         raise UsageError(
-            "no fault is planted with these --only, --frameworks and --strategy; allowed: what "
-            "--list-only shows"
+            "no fault is planted with these --only, --frameworks, --strategy and --kernels; "
+            "allowed: what --list-only shows, and --kernels fast,plain"
         )
     with fork_servers() as servers, ProgressBar("planting", len(planned), "fault") as progress:
         hunting = Hunt(options, servers)

@@ -203,8 +203,9 @@ def average_gradients() -> Flow:
         _middle("reduce", "exchange", 5, *average),
         *_one_update(6),
     ]
-    title, lanes = "average-gradients: two towers, each differentiated by itself", "tower {n}"
-    return Flow(title, boxes, _through_one_copy("back"), _lanes(1, 4, lanes), "between towers")
+    title = "average-gradients: two towers, each differentiated by itself"
+    lanes = _lanes(1, 4, "tower {n}")
+    return Flow(title, boxes, _through_one_copy("back"), lanes, "between towers")
 
 
 def layers() -> Flow:

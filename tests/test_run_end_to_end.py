@@ -10,8 +10,7 @@ import psutil
 import pytest
 from conftest import FRAMEWORKS, SIGNALS, assert_one_line, flags, start, wait_for
 
-STEP_RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "replicas"]
-RUNGS = [*STEP_RUNGS, "evaluation"]  # of a recorded run
+RUNGS = ["batch", "forward", "loss", "gradient", "optimizer", "weight", "evaluation"]
 
 
 def run_flags(text, cache, out, **values) -> list[str]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.tensors import ONE_STEP, ORACLE, Distance, Mismatch
+from parity.compare.findings import Finding
+from parity.compare.tensors import ONE_STEP, ORACLE
 from parity.twins.compare.intended_differences import IntendedDifferences
 from parity.twins.compare.oracle_tensors import OracleTensors, with_replica_losses
 from parity.twins.compare.read_weights import check_read_weights
@@ -165,13 +166,13 @@ class OneStep:
             return start.left
         return zero_state(self._spec, inputs.rows)
 
-    def check_read_weights(
-        self, side: str, recorded: Tensors, step: int
-    ) -> tuple[Distance, Mismatch | None]:
+    def check_read_weights(self, side: str, recorded: Tensors, step: int) -> Finding:
         """Check the weights that a worker read, if the side is asynchronous."""
+        sides = side, ONE_STEP
         if side not in self._past:
-            return Distance(used=0.0), None
-        return check_read_weights(recorded, self._past[side], side, step)
+            return Finding(sides, {})
+        read, mismatch = check_read_weights(recorded, self._past[side], side, step)
+        return Finding(sides, {"replicas": read}, (mismatch,) if mismatch else ())
 
     def remember(self, tensors: Mapping[str, Tensors]) -> None:
         """Keep what the sides recorded: the next step starts from it."""

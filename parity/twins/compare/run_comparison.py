@@ -394,10 +394,9 @@ class RunComparison(StepComparison):
         found = []
         for side, recorded in tensors.items():
             replicas = check_replicas(recorded, side, step, self.names)
-            read, mismatch = self._one_step.check_read_weights(side, recorded, step)
             found += [
                 Finding((side, ONE_STEP), replicas.rungs, replicas.mismatches[:1]),
-                Finding((side, ONE_STEP), {"replicas": read}, (mismatch,) if mismatch else ()),
+                self._one_step.check_read_weights(side, recorded, step),
             ]
         self._one_step.rounding = {}
         for side, recorded in tensors.items():

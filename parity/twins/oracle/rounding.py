@@ -240,12 +240,17 @@ class Rounding:
 
     def _errors(self, run: int) -> dict[str, float]:
         """Return the largest error in each tensor of a run in float32."""
-        return {
-            name: float(
-                np.abs(np.subtract(array, self.exact[name], dtype=np.float64)).max(initial=0.0)
-            )
-            for name, array in self._perturbed(run).items()
-        }
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # too large is infinite, as on a side
+            return {
+                name: float(
+                    np.abs(np.subtract(array, self.exact[name], dtype=np.float64)).max(
+                        initial=0.0
+                    )
+                )
+                for name, array in self._perturbed(run).items()
+            }
 
     def _perturbed(self, run: int) -> dict[str, np.ndarray]:
         """Return activations, loss and gradients of a run in float32."""

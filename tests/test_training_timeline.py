@@ -107,8 +107,8 @@ def test_every_phase_has_its_operations(name, given, frameworks, text, pairs, ca
     assert (table["steps"], table["replicas"]) == (5, 2)
     assert set(table["phases"]) == set(PHASES)
     strategy = given.get("strategy")
-    copies = strategy in (None, "mirrored")  # on every replica, which an all-reduce joins
-    always = PHASES if copies else ("forward", "backward", "update")
+    reduces = strategy in (None, "mirrored")  # the gradients of all replicas, as a phase
+    always = PHASES if reduces else ("forward", "backward", "update")
     assert all(table["phases"][phase] > 0 for phase in always), table["phases"]
     whole = table["milliseconds_per_step"]
     # an operation counted twice would leave less than nothing; the steps of free workers
@@ -127,7 +127,7 @@ def test_every_phase_has_its_operations(name, given, frameworks, text, pairs, ca
         "tensorflow": ("ResourceApplyAdam", "MatMul", "MatMul", "AddN"),
     }[name]
     assert of_phase[adam] == {"update"}
-    if copies:
+    if reduces:
         assert sum(table["phases"].values()) + table["idle"] == pytest.approx(whole)
         assert "forward" in of_phase[product]
         assert "backward" in of_phase[gradient]
@@ -138,10 +138,8 @@ def test_every_phase_has_its_operations(name, given, frameworks, text, pairs, ca
     if "network" not in given:  # it has nine parameters
         if strategy == "asynchronous":  # an update by each worker, one of which may be ahead
             assert 9 <= calls[adam] <= 9 * 2 * (5 + 1) / 5
-        else:  # TensorFlow's towers have one set of variables
-            assert calls[adam] == 9 * (
-                2 if copies and (name, strategy) != ("tensorflow", None) else 1
-            )
+        else:  # on every replica's copy, or once
+            assert calls[adam] == 9 * (2 if strategy == "mirrored" else 1)
 
 
 @ONE_FRAMEWORK

@@ -61,7 +61,9 @@ def test_every_tensor_of_a_language_model_is_the_oracles(run_both, case):
     of_adam = {"optimizer"} if "adam" in case else set()
     rungs = of_adam | {"batch", "forward", "loss", "gradient", "weight"}
     for side in SIDES:
-        assert set(verdict.pairs[side, ONE_STEP]) == {*rungs, "replicas", "evaluation"}
+        # elsewhere all replicas share the weights
+        of_copies = {"replicas"} if side == "paddle-2" and "plain" in case else set()
+        assert set(verdict.pairs[side, ONE_STEP]) == {*rungs, *of_copies, "evaluation"}
         assert set(verdict.pairs.get((side, ORACLE), ())) == (
             rungs if dtype == "float64" else set()
         )
@@ -148,7 +150,7 @@ def test_every_tensor_of_an_encoder_and_decoder_is_the_oracles(run_pairs, cell, 
     for side in SIDES:
         rungs = {"forward", "loss", "gradient", "optimizer", "weight"}
         assert rungs < set(verdict.pairs[side, ORACLE])
-        assert {*rungs, "replicas", "decode"} < set(verdict.pairs[side, ONE_STEP])
+        assert {*rungs, "decode"} < set(verdict.pairs[side, ONE_STEP])
     assert "decode" in verdict.pairs[SIDES]
 
 

@@ -240,17 +240,13 @@ class Rounding:
 
     def _errors(self, run: int) -> dict[str, float]:
         """Return the largest error in each tensor of a run in float32."""
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # too large is infinite, as on a side
-            return {
-                name: float(
-                    np.abs(np.subtract(array, self.exact[name], dtype=np.float64)).max(
-                        initial=0.0
-                    )
-                )
-                for name, array in self._perturbed(run).items()
-            }
+        errors = {}
+        # what is too large becomes infinite, as on a side
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, array in self._perturbed(run).items():
+                apart = np.abs(np.subtract(array, self.exact[name], dtype=np.float64))
+                errors[name] = float(apart.max(initial=0.0))
+        return errors
 
     def _perturbed(self, run: int) -> dict[str, np.ndarray]:
         """Return activations, loss and gradients of a run in float32."""

@@ -39,7 +39,7 @@ _BUFFER, _REPORT = "gradients", "report"
 class DataParallel(ParallelExecutorStrategy):
     """Runs a program on the replicas of this process; the processes sum the gradients."""
 
-    _shares_weights = False
+    _shares_weights = False  # each replica updates a copy of its own
 
     def _own_places(self, replicas):
         # on GPUs, the processes of a host share its GPUs in their order

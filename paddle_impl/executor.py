@@ -196,8 +196,9 @@ class SharedWeightsExecutor:
         self._compute = ParallelExecutor(compute, loss_name, places, scope)
         for replica in self._compute.local_scopes()[1:]:
             for name in shared:
-                copy = replica.find_var(name).get_tensor()
-                copy._share_data_with(scope.find_var(name).get_tensor())
+                first_copy = scope.find_var(name).get_tensor()
+                if first_copy._is_initialized():  # else the program writes it before it is read
+                    replica.find_var(name).get_tensor()._share_data_with(first_copy)
         self._update = ParallelExecutor(update, None, places[:1], scope, threads=len(places))
         operations = update.global_block().ops
         self._updated = {name for each in operations for name in each.output_arg_names}

@@ -1,7 +1,7 @@
 """Records a Keras 3 training while it runs: `watch` around `fit` or a loop of one's own."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -70,10 +70,7 @@ def watch(
         "of_float64": keras.backend.result_type("float64", "float32"),
         "loss": "mean" if strategy is None else "sum",  # the ranks' own
         "modules": _modules(model),
-        "optimizer": {
-            "kind": type(optimizer).__name__,
-            "settings": plain(optimizer.get_config()),
-        },
+        **rules_of(optimizer, {each.path: each for each in model.trainable_variables}),
     }
 
     def hooks_of(engine: Any) -> LayerHooks:
@@ -165,6 +162,25 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
             array = velocity_of(array, rate)
         take(held[f"{name}/{slot}"], name, array)
     optimizer.iterations.assign(given.steps)
+
+
+def rules_of(optimizer: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an optimiser does, and where that differs to which variables, for the header.
+
+    Args:
+      variables: name -> what it trains.
+    """
+    kind, settings = type(optimizer).__name__, plain(optimizer.get_config())
+    decay, alike = settings.get("weight_decay"), dict[Any, list[str]]()
+    for name, each in variables.items():
+        own = 0.0 if decay and not optimizer._use_weight_decay(each) else decay
+        alike.setdefault(own, []).append(name)
+    rules = [
+        {"kind": kind, "settings": {**settings, "weight_decay": own}, "parameters": names}
+        for own, names in alike.items()
+    ]
+    whole = {"kind": kind, "settings": settings}
+    return {"optimizer": whole, "optimizers": rules if len(rules) > 1 else []}
 
 
 def kept_by(

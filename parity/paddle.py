@@ -2,7 +2,7 @@
 
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -75,7 +75,8 @@ def watch(
     else:
         buffers = [name for name, _ in _named(model, model.named_buffers())]
         modules, parameters = _modules(model), model.parameters()
-    last = {**vars(optimizers[-1]), "learning_rate": optimizers[-1].get_lr()}
+    rate, decay = optimizers[-1].get_lr(), _decay(vars(optimizers[-1]))
+    last = {**vars(optimizers[-1]), "learning_rate": rate, "weight_decay": decay}
     groups = [] if static else list(_groups(model, optimizers))
     facts = {
         "device": paddle.get_device(),
@@ -167,17 +168,43 @@ def _groups(model: Any, optimizers: Sequence[Any]) -> Iterator[dict[str, Any]]:
         if not any(isinstance(group, dict) for group in groups):
             groups = [{"params": groups}]
         for group in groups:
-            shares: dict[float, list[str]] = {}  # of the optimiser's rate, a group's among them
+            # by its share of the optimiser's rate, a group's among them, and its decay
+            alike: dict[tuple[float, Any], list[str]] = {}
             for parameter in (p for p in group["params"] if id(p) in names):
                 share = parameter.optimize_attr["learning_rate"]
-                shares.setdefault(share, []).append(names[id(parameter)])
-            for share, parameters in shares.items():
-                own = {"learning_rate": rate * share}
+                key = share, _decay({**vars(each), **group}, parameter)
+                alike.setdefault(key, []).append(names[id(parameter)])
+            for (share, decay), parameters in alike.items():
+                own = {"learning_rate": rate * share, "weight_decay": decay}
                 yield {
                     "kind": type(each).__name__,
                     "settings": plain({**vars(each), **group, **own}),
                     "parameters": parameters,
                 }
+
+
+def _decay(given: Mapping[str, Any], parameter: Any = None) -> Any:
+    """Return by what weights decay: a number, or "L1" and one.
+
+    Args:
+      given: what an optimiser was made with, and a group of parameters.
+      parameter: that of a single weight is meant; None for that of the optimiser.
+    """
+    if "_apply_decay_param_fun" in given:  # AdamW
+        decays = parameter is not None and given["_apply_decay_param_fun"]
+        if decays and not decays(parameter.name):
+            return 0.0
+        return given.get("weight_decay", given["_weight_decay"])
+    regularizer = getattr(parameter, "regularizer", None) or given.get("regularization")
+    if regularizer is not None:
+        size = regularizer._coeff
+        return f"L1 {size}" if type(regularizer).__name__ == "L1Decay" else size
+    # what Momentum takes apart
+    kind, size = (
+        given.get(f"regularization_{each}", given.get(f"_regularization_{each}"))
+        for each in ("method", "coeff")
+    )
+    return size if kind == "l2_decay" else 0.0
 
 
 class _Hooks(ModuleHooks):

@@ -11,7 +11,7 @@ import numpy as np
 
 from parity.align.weights import check_kept, read_weights
 from parity.base.errors import UsageError
-from parity.keras import LayerHooks, TensorFlow, recorded
+from parity.keras import LayerHooks, TensorFlow, recorded, rules_of
 from parity.watch import sessions
 from parity.watch.modules import described, plain
 from parity.watch.recording import Recording
@@ -74,6 +74,7 @@ def watch(
         raise UsageError(
             "model is under a tf.distribute strategy; allowed with an optimizer of Keras"
         )
+    trained = {name: each for name, each in variables.items() if each.trainable}
     facts = {
         "tf32": engine.tf32,
         "loss": "mean" if strategy is None else "sum",  # the ranks' own
@@ -83,10 +84,8 @@ def watch(
             lambda module: (e for e in vars(module).items() if isinstance(e[1], tf.Variable)),
             {id(each): name for name, each in variables.items()},
         ),
-        "optimizer": {
-            "kind": type(optimizer).__name__ if rule else "",
-            "settings": plain(optimizer.get_config()) if rule else {},
-        },
+        "optimizer": {"kind": "", "settings": {}},
+        **(rules_of(optimizer, trained) if rule else {}),
     }
     kinds = {each.dtype.name for each in variables.values()}
     versions = {"tensorflow": engine.version}

@@ -169,7 +169,7 @@ def one_process(tmp_path_factory):
     """Run in one process what TensorFlow's backend does; return its folder and its lines."""
     folder = tmp_path_factory.mktemp("tensorflow")
     (page,) = re.findall(r"```python\n(import keras\n.*?)```", PAGE.read_text(), re.DOTALL)
-    return folder, run(page + MODEL + TAPE + REFUSED, folder).splitlines()
+    return folder, run(page + MODEL + TAPE + DECAYS + REFUSED, folder).splitlines()
 
 
 def test_the_page_s_lines_run_as_written(one_process):
@@ -194,6 +194,25 @@ def test_a_loop_of_one_s_own_is_seen_eagerly_and_as_a_graph(one_process):
         np.testing.assert_allclose(graph.read(0)[name], value, atol=1e-5, err_msg=name)
     assert any(name.startswith("forward/lstm/lstm_cell#") for name in eager.read(1))
     assert "forward/model#1" not in eager.read(1)  # the call without a tape
+
+
+DECAYS = """
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="fc")], name="net")
+rule = keras.optimizers.AdamW(weight_decay=0.25)
+rule.exclude_from_weight_decay(var_names=["bias"])
+model.compile(rule, loss="mse")
+with parity.keras.watch("decays", model):
+    model.fit(np.ones((8, 4)), np.ones((8, 2)), 4, verbose=0)
+"""
+
+
+def test_variables_left_out_of_the_decay_are_stated(one_process):
+    facts = Trace(one_process[0] / "decays").header["facts"]
+    assert {
+        name: each["settings"]["weight_decay"]
+        for each in facts["optimizers"]
+        for name in each["parameters"]
+    } == {"net/fc/kernel": 0.25, "net/fc/bias": 0.0}
 
 
 REFUSED = """

@@ -297,6 +297,51 @@ def test_the_last_of_several_optimisers_ends_a_step(tmp_path):
     assert (optimizer["kind"], optimizer["settings"]["learning_rate"]) == ("Momentum", 0.5)
 
 
+DECAYS = """
+import parity.paddle
+import paddle
+from paddle import nn, optimizer
+from paddle.regularizer import L1Decay, L2Decay
+
+def train(folder, kind, **options):
+    bias = paddle.ParamAttr(regularizer=L2Decay(0.5)) if folder == "own" else None
+    model = nn.Linear(4, 2, bias_attr=bias)
+    rule = kind(0.1, parameters=model.parameters(), **options)
+    with parity.paddle.watch(folder, model, rule):
+        model(paddle.ones([3, 4])).sum().backward()
+        rule.step()
+
+train("none", optimizer.Momentum)
+train("adam", optimizer.Adam, weight_decay=0.25)
+train("l1", optimizer.Adam, weight_decay=L1Decay(0.25))
+train("momentum", optimizer.Momentum, weight_decay=0.25)
+train("own", optimizer.SGD, weight_decay=0.25)
+takes = lambda name: ".w_" in name
+train("adamw", optimizer.AdamW, weight_decay=0.25, apply_decay_param_fun=takes)
+"""
+
+
+def test_a_weight_s_decay_is_stated_wherever_paddle_keeps_it(tmp_path):
+    called("-c", DECAYS, cwd=tmp_path)
+
+    def decay(rule):
+        return rule["settings"]["weight_decay"]
+
+    for folder, whole, of_each in (
+        ("none", 0.0, {}),
+        ("adam", 0.25, {}),
+        ("l1", "L1 0.25", {}),
+        ("momentum", 0.25, {}),
+        ("own", 0.25, {"weight": 0.25, "bias": 0.5}),
+        ("adamw", 0.25, {"weight": 0.25, "bias": 0.0}),
+    ):
+        facts = Trace(tmp_path / folder).header["facts"]
+        found = {
+            name: decay(each) for each in facts["optimizers"] for name in each["parameters"]
+        }
+        assert (decay(facts["optimizer"]), found) == (whole, of_each)
+
+
 def test_tensorflow_imported_first_is_refused(tmp_path):
     code = (
         "import sys, types\n"

@@ -217,10 +217,12 @@ class _Doctor:
             yield where, Trap(what, (_text(values[0]), _text(values[1])), fix)
         elif None not in found and (kind, what) in _PADDLE_ROUNDS and self._double:
             held = [
-                float(np.float32(value)) if side == "paddle" else value
+                float(np.float32(value))
+                if side == "paddle" and isinstance(value, float)
+                else value
                 for value, side in zip(values, self._sides, strict=True)
             ]
-            if held[0] != held[1]:
+            if held != values and held[0] != held[1]:
                 told = f"{what}, which Paddle rounds to float32"
                 fix = "a number that float32 holds, float(numpy.float32(...)), on both"
                 yield where, Trap(told, (repr(held[0]), repr(held[1])), fix)
@@ -439,6 +441,8 @@ _PADDLE_ROUNDS = {
     ("batchnorm", "epsilon"),
     ("batchnorm", "momentum"),
     ("sgd", "momentum"),
+    ("sgd", "decay"),
+    ("adamw", "decay"),
 }
 # A kind of optimiser -> the frameworks that compute it in a way of their own, and which.
 _ODD = {

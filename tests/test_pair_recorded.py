@@ -162,6 +162,8 @@ KERNEL = np.zeros((2, 3))
 BAD_RECORDERS = {
     "dtype": ({"dtype": "float16"}, "dtype is 'float16'; allowed: float64, float32"),
     "framework": ({"framework": "a\nb"}, r"framework is 'a\nb'; allowed: a word"),
+    "no word": ({"framework": None}, "framework is None; allowed: a word"),
+    "no mapping": ({"names": ["a"]}, "names is ['a']; allowed: a mapping"),
     "run": ({"run": {"rate": np.zeros(2)}}, "run or versions: Object of type ndarray"),
     "infinite run": ({"run": {"rate": float("nan")}}, "allowed: values of JSON"),
     "row": ({"names": {"a": ("b", True)}}, "name map, 'a': is ('b', True); allowed: a name"),
@@ -482,6 +484,7 @@ def test_what_one_side_lacks_is_listed_and_the_rest_is_compared(pair, capsys, tm
     words = ("compare", *folders, "--html", page, "--json", report)
     status, printed, _ = run(capsys, *words)
     assert status == 1
+    assert printed.startswith("mismatch: original alone has 'gradient/b'\n\noriginal and port,")
     assert "Not compared, because only original has them: gradient/b." in printed
     assert printed.endswith("verdict: mismatch: 1 tensor of original alone\n")
     told = "Not compared, because only original has them: gradient/b."
@@ -530,8 +533,10 @@ def test_a_part_of_a_pair_is_compared_where_that_is_asked_for(pair, capsys):
         (("--cause-seconds", "nan"), "--cause-seconds is nan; allowed: >= 0"),
         (("--tolerance", "loss=1"), "--tolerance is 'loss=1'; allowed: PATTERN=REL,FLOOR"),
         (("--tolerance", "loss=2,0"), "relative is 2.0; allowed: from 0 to below 1"),
-        (("--include", "los"), "step 0: no tensor to compare"),
-        (("--steps", "7:9"), "no steps to compare"),
+        (("--include", "los"), "include of 'los': no tensor has such a name"),
+        (("--exclude", "gradient/bb"), "exclude of 'gradient/bb': no tensor has such a name"),
+        (("--include", "loss/*", "--exclude", "loss/*"), "step 0: no tensor to compare"),
+        (("--steps", "7:9"), "no step of original is among those asked for; allowed: of 0 to"),
     ):
         status, _, errors = run(capsys, "compare", *folders, *words)
         assert (status, said in errors) == (2, True), errors

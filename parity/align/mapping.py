@@ -1,7 +1,7 @@
 """The file that says what of one trace is what of another: read, written and used."""
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from reprlib import repr as shortened
@@ -15,6 +15,7 @@ from parity.align.layout import Layout
 from parity.align.names import Key, NameMap, Rename, Source
 from parity.base.errors import UsageError
 from parity.base.files import read_file, reason, write_whole
+from parity.base.text import some_of
 from parity.trace.reader import Trace, View
 from parity.trace.rungs import fits
 from parity.trace.side import labels_of
@@ -107,16 +108,51 @@ class NameMapping:
         )
 
     def mapped(self, traces: Sequence[Trace]) -> list[Trace]:
-        """Return two traces in the names and layouts that both share."""
+        """Return two traces in the names and layouts that both share.
+
+        Raises:
+          UsageError: for a trace of another training than the map is of.
+        """
         labels = labels_of([each.side for each in traces], [each.folder for each in traces])
         found: list[Trace] = []
         for side, trace in enumerate(traces):
+            self._check_names(side, _first_names(trace), labels[side])
             known = {
                 name for each in found for line in each.lines() for name in line["digests"]
             }
             mine = self.name_map(side), self.left_out[side], labels[side], known
             found.append(trace.over(lambda each, mine=mine: _Mapped(each, *mine)))  # type: ignore[misc]
         return found
+
+    def _check_names(self, side: int, names: Iterable[str], label: str) -> None:
+        """Check that a trace has what the map names, if it has tensors that no row names.
+
+        A trace may lack a tensor by itself: not all that can be recorded has to be.
+        """
+        names_of_side = self.name_map(side)
+        sources = names_of_side.sources(n for n in names if not self._leaves_out(side, n))
+        unused = {
+            name
+            for row in self.rows
+            for both in (*row.parameters.values(), *row.outputs.values()) * (not row.use)
+            for name in both[side].names
+        }
+        left = {
+            _once(name)[1]
+            for name, each in sources.items()
+            if each.row is None and not _is_common(name)
+        } - unused
+        slots = {name.rpartition("/")[2] for name in names if name.startswith("optimizer/")}
+        lacking = names_of_side.unused(sources)
+        lacking += {each[side] for each in self.slots.values()} - slots if slots else ()
+        if left and lacking:
+            raise UsageError(
+                f"the map names {lacking[0]!r} of {label}, which has no such tensor; in no row "
+                f"is {some_of(sorted(left), 2)}"
+            )
+
+    def _leaves_out(self, side: int, name: str) -> bool:
+        return any(fits(each, *self.left_out[side]) for each in _once(name))
 
     def in_terms_of(
         self, side: int, shared: Tensors, own: Tensors, kinds: Container[str]
@@ -207,8 +243,13 @@ class _Mapped(View):
         return self._plans[key]
 
     def _leaves_out(self, name: str) -> bool:
-        once = re.sub(r"#\d+", "", name)
-        return any(fits(each, *self._left_out) for each in (once, once.partition("/")[2]))
+        return any(fits(each, *self._left_out) for each in _once(name))
+
+
+def _once(name: str) -> tuple[str, str]:
+    """Return a tensor's name without the number of a further call, and without its rung."""
+    once = re.sub(r"#\d+", "", name)
+    return once, once.partition("/")[2]
 
 
 def _is_common(name: str) -> bool:

@@ -71,14 +71,23 @@ def chosen(traces: Sequence[Trace], choice: Choice) -> tuple[list[Trace], dict[s
     """
     labels = labels_of([trace.side for trace in traces], [trace.folder for trace in traces])
     known: dict[Names, Names] = {}  # most steps have the same names: kept once
-    found = [
+    held = [
         {
             line["step"]: known.setdefault(names, names)
             for line in trace.lines()
-            if choice.steps is None or line["step"] in choice.steps
-            for names in [frozenset(name for name in line["digests"] if choice.takes(name))]
+            for names in [frozenset(line["digests"])]
         }
         for trace in traces
+    ]
+    _check_fits(choice, dict(zip(labels, held, strict=True)))
+    taken = {names: frozenset(filter(choice.takes, names)) for names in known}
+    found = [
+        {
+            step: taken[names]
+            for step, names in each.items()
+            if choice.steps is None or step in choice.steps
+        }
+        for each in held
     ]
     steps = [step for step in found[0] if step in found[1]]
     pairs = dict.fromkeys((found[0][step], found[1][step]) for step in steps)
@@ -100,6 +109,29 @@ def chosen(traces: Sequence[Trace], choice: Choice) -> tuple[list[Trace], dict[s
             part.header["tolerances"] = _that_fit(part.header["tolerances"], names)
         parts.append(part)
     return list(parts), only
+
+
+def _check_fits(choice: Choice, held: Mapping[str, Mapping[int, Names]]) -> None:
+    """Check that there is something of all that a user chose.
+
+    Args:
+      held: label -> step -> the names of its tensors.
+    """
+    every = {name for steps in held.values() for names in steps.values() for name in names}
+    for option, patterns in (("include", choice.include), ("exclude", choice.exclude)):
+        for pattern in patterns:
+            if every and not any(fits(name, pattern) for name in every):
+                raise UsageError(f"{option} of {pattern!r}: no tensor has such a name")
+    for label, steps in held.items():
+        if (
+            choice.steps is not None
+            and steps
+            and not any(map(choice.steps.__contains__, steps))
+        ):
+            raise UsageError(
+                f"no step of {label} is among those asked for; allowed: of {min(steps)} to "
+                f"{max(steps)}"
+            )
 
 
 def _common(known: dict[Names, Names], a: Names, b: Names) -> Names:

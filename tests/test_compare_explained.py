@@ -248,6 +248,39 @@ def test_a_kink_is_called_so(tmp_path):
     assert "why: a kink: 1 of 64 elements of forward/act are zero on one side" in first
 
 
+def test_gradients_that_one_side_alone_changes_are_the_cause(tmp_path):
+    """Clipping may well be on one side alone, where it was forgotten on the other."""
+    gradient = np.random.default_rng(3).normal(size=12)
+    for side, share in (("ours", 1), ("theirs", 0.25)):
+        tensors = {"gradient/w": gradient, "optimizer/w/m": 0.1 * share * gradient}
+        if side == "theirs":
+            tensors["clipped_gradient/w"] = share * gradient
+        with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
+            recorder.step(0, tensors)
+    first = " ".join(_said(tmp_path).split())
+    assert first.startswith("mismatch in optimizer/w/m, step 0")
+    assert (
+        "why: theirs changes its gradients before the update, as by clipping them; ours"
+        in first
+    )
+
+
+@pytest.mark.parametrize("rung", ["gradient", "optimizer"])
+@pytest.mark.parametrize("size", [5e-16, 1e-13])
+def test_a_gradient_that_is_nothing_but_rounding_is_called_so(tmp_path, rung, size):
+    """As that of a bias that a batch normalisation takes out again."""
+    for side, own in (("ours", size), ("theirs", -size / 2)):
+        found = {"gradient/b": own, "optimizer/b/m": 0.1 * own}
+        tensors = {n: np.array([x]) for n, x in found.items() if n.startswith(rung)}
+        tensors |= {"gradient/b": np.array([size])} if rung == "optimizer" else {}
+        with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
+            recorder.step(0, {"gradient/w": np.ones(3)} | tensors)
+    first = " ".join(_said(tmp_path).split())
+    told = f"why: gradient/b is no larger than rounding on both sides, {size:.0e} of the step's"
+    assert first.startswith(f"mismatch in {rung}/b")
+    assert (told in first) == (size == 5e-16)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_tensor_without_the_digits_of_its_precision_was_rounded(dtype):
     assert rounded(A.astype(dtype).astype("float64"), A) == dtype

@@ -22,7 +22,7 @@ from parity.compare.relation import (
     explanations,
     lengths_by_padding,
 )
-from parity.compare.tensors import Mismatch, flips
+from parity.compare.tensors import Mismatch, flips, magnitude
 from parity.trace.reader import Trace
 from parity.trace.rungs import rung_of
 
@@ -32,6 +32,7 @@ _FIRST_STEPS = 20  # that are refitted, and more where the first wrong one is la
 _MOST_STEPS = 100
 _LAST_DIGITS = 1e-3  # of a tensor, up to which constants in float32 may be what moves it
 _OF_STEP = ("optimizer", "weight")
+_EPSILONS = 8  # of the largest gradient, up to which one may be zero in exact arithmetic
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,13 @@ class _Search:
     def found(self) -> Iterator[Explanation]:
         if not all(self._first in tensors for tensors in self._now):
             return  # not recorded whole
+        if told := self._no_larger_than_rounding():
+            yield Explanation(self._first, told)
+            return
         if self._step and self._rung == "gradient" and (told := self._accumulated()):
+            yield Explanation(self._first, told)
+            return
+        if self._rung in _OF_STEP and (told := self._changed_alone()):
             yield Explanation(self._first, told)
             return
         if (self._rung in _OF_STEP or self._step) and (told := self._refitted()):
@@ -138,6 +145,26 @@ class _Search:
             return ""
         return f"; so are all {len(others)} others of {kind} that differ"
 
+    def _no_larger_than_rounding(self) -> str:
+        """Say that a gradient is next to nothing on both sides, if what differs is of one."""
+        parts = self._first.split("/")[1:]
+        names = {"gradient": parts, "clipped_gradient": parts, "optimizer": parts[:-1]}
+        name = "gradient/" + "/".join(names.get(self._rung, ()))
+        if not all(name in tensors for tensors in self._now):
+            return ""
+        shares = []
+        for tensors in self._now:
+            gradients = [x for n, x in tensors.items() if n.startswith("gradient/")]
+            most = max(map(magnitude, gradients))
+            shares.append(magnitude(tensors[name]) / most if most else 1.0)
+        epsilon = float(np.finfo(str(self._traces[0].header["dtype"])).eps)
+        if max(shares) > _EPSILONS * epsilon:
+            return ""
+        return (
+            f"{name} is no larger than rounding on both sides, {max(shares):.0e} of the "
+            "step's largest gradient: `parity bounds` measures how far such may be apart"
+        )
+
     def _accumulated(self) -> str:
         """Say that one side's gradients hold those of the step before, if they do."""
         numbers = self._traces[0].numbers()
@@ -155,6 +182,24 @@ class _Search:
                     "too, as where nothing sets it to zero in between"
                 )
         return ""
+
+    def _changed_alone(self) -> str:
+        """Say that one side alone changes its gradients before the update, if it does."""
+        changed = [
+            any(
+                not np.array_equal(x, step.get(name.removeprefix("clipped_"), x))
+                for name, x in step.items()
+                if name.startswith("clipped_gradient/")
+            )
+            for step in (trace.whole.read(self._step) for trace in self._traces)
+        ]
+        if changed[0] == changed[1]:
+            return ""
+        one, other = self._labels if changed[0] else reversed(self._labels)
+        return (
+            f"{one} changes its gradients before the update, as by clipping them; {other} has "
+            "no such change on record"
+        )
 
     def _refitted(self) -> str:
         """Say in what the optimisers' steps differ, if both can be refitted."""

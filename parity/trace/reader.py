@@ -63,6 +63,11 @@ class Trace:
         """Return name of a tensor, or first parts of it -> the lines of code that made it."""
         return dict(self.header.get("sources", {}))
 
+    @property
+    def whole(self) -> "Trace":
+        """Return the trace that this is a part or a view of."""
+        return self
+
     def over(self, view: Callable[["Trace"], "Trace"]) -> "Trace":
         """Return a view of the trace; of several ranks put together, one of each of them."""
         return view(self)
@@ -219,6 +224,10 @@ class View(Trace):
     def __init__(self, trace: Trace):
         self.folder, self.header, self.side = trace.folder, dict(trace.header), trace.side
         self._whole = trace
+
+    @property
+    def whole(self) -> Trace:
+        return self._whole
 
     @property
     def sources(self) -> dict[str, str]:

@@ -14,9 +14,9 @@ from aligned_networks import NETWORKS
 from conftest import one_line
 from safetensors.numpy import load_file, save_file
 
-from parity import Rename, Trace
+from parity import Recorder, Rename, Trace
 from parity.align import proposal
-from parity.align.kinds import Module, units_of
+from parity.align.kinds import Module, kind_of_module, units_of
 from parity.align.layout import Layout
 from parity.align.mapping import read
 from parity.align.names import NameMap
@@ -39,6 +39,13 @@ def run(capsys, *words, status=0):
     """Run a command; return the lines it printed."""
     assert main(parity, list(map(str, words))) == status
     return capsys.readouterr().out.splitlines()
+
+
+def refused(capsys, *words):
+    """Run a command that is refused; return the line that says why."""
+    assert main(parity, list(map(str, words))) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
 
 
 def missing(capsys, *words):
@@ -582,6 +589,15 @@ def test_an_activation_inside_a_layer_is_a_unit_of_its_own():
     assert relu.outputs["output"].names == ("norm",)
 
 
+def test_an_activation_of_keras_is_the_function_that_it_applies(tmp_path):
+    def module(kind, **settings):
+        return {"name": "act", "kind": kind, "settings": settings}
+
+    assert kind_of_module(module("Activation", activation="leaky_relu")) == "leakyrelu"
+    assert kind_of_module(module("GELU", approximate="none")) == "gelu"
+    assert kind_of_module(module("Activation")) == "none"  # of a function of the user's own
+
+
 @pytest.mark.parametrize("dots", ["if_.kernel", "if.kernel"])
 def test_a_cell_of_flax_whose_gates_are_layers(dots):
     names = ["ii.kernel", dots, "ig.kernel", "io.kernel"]
@@ -678,6 +694,49 @@ def test_a_map_that_makes_no_sense_is_refused_in_one_line(tmp_path, case):
     assert message in one_line(caught)
 
 
+OTHER_NAMES = {
+    "a parameter": (
+        "a: embed.weight",
+        "a: embed.wieght",
+        "'embed.wieght' of pytorch",
+        "embed.w",
+    ),
+    "an output": ("b: out\n", "b: ou\n", "'ou' of paddle", "out"),
+    "a slot": ("b: moment1", "b: moment3", "'moment3' of paddle", "embed.weight/moment1"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_NAMES)
+def test_a_map_of_names_that_a_trace_has_not_is_refused(carried, capsys, tmp_path, case):
+    old, new, named, left = OTHER_NAMES[case]
+    text = (carried / "paddle-gru.yaml").read_text()
+    assert old in text
+    (tmp_path / "map.yaml").write_text(text.replace(old, new, 1))
+    traces = carried / "torch" / "gru", carried / "paddle-carried" / "gru"
+    line = refused(capsys, "compare", *traces, "--map", tmp_path / "map.yaml")
+    assert f"the map names {named}, which has no such tensor; in no row is '{left}" in line
+
+
+def test_a_map_the_wrong_way_round_is_refused(carried, capsys):
+    traces = carried / "paddle-carried" / "gru", carried / "torch" / "gru"
+    line = refused(capsys, "compare", *traces, "--map", carried / "paddle-gru.yaml")
+    assert " of paddle, which has no such tensor; in no row is " in line
+
+
+def test_a_trace_may_lack_what_was_not_recorded(carried, capsys, tmp_path):
+    """Here all but a layer, which the map names nevertheless."""
+    folders = [carried / side / "gru" for side in ("torch", "paddle-carried")]
+    parts = [tmp_path / "a", tmp_path / "b"]
+    for folder, part in zip(folders, parts, strict=True):
+        trace = Trace(folder)
+        given = {"framework": trace.side.framework, "dtype": trace.header["dtype"]}
+        with Recorder(part, **given, same_tensors=False) as recorder:
+            for step, tensors in trace.steps():
+                kept = {n: x for n, x in tensors.items() if not n.startswith("forward/embed")}
+                recorder.step(step, kept)
+    run(capsys, "compare", *parts, "--map", carried / "paddle-gru.yaml")
+
+
 def test_a_trace_that_was_not_watched_cannot_be_aligned(tmp_path, capsys):
     from parity import Recorder
 
@@ -760,14 +819,14 @@ FOUND = {
         {
             "Embedding": {"padding_idx": 0},
             "GRU": {"dropout": 0.1, "reset_after": False},
-            "Adam": {"beta2": 0.99, "coeff": 0.01},
+            "Adam": {"beta2": 0.99, "weight_decay": 0.01},
         },
         [
             ("padding_idx", ("None", "0"), "padding_idx=None"),
             ("reset_after", ("True", "False"), "reset_after=True"),
             ("dropout", ("0", "0.1"), "0 on both"),
             ("beta2", ("0.999", "0.99"), "beta2=0.999"),
-            ("decay", ("0", "0.01"), "coeff=0"),
+            ("decay", ("0", "0.01"), "weight_decay=0"),
         ],
     ),
     "attention, a layer normalisation": (
@@ -901,6 +960,41 @@ def test_doctor_names_the_constants_that_paddle_holds_in_float32(tmp_path):
     for each, value in zip(traces, average.values, strict=True):
         below, above = (each.read(0)[f"activation_gradient/{n}"].flat[0] for n in (2, 3))
         assert below / above == pytest.approx(float(value), rel=1e-14)
+
+
+PADDLE_DECAYS = """
+import sys
+import parity.paddle
+import paddle
+paddle.set_default_dtype("float64")
+model = paddle.nn.Linear(4, 2)
+for folder in sys.argv[1:]:
+    kind = getattr(paddle.optimizer, folder.rpartition("/")[2])
+    rule = kind(0.1, parameters=model.parameters(), weight_decay=0.01)
+    with parity.paddle.watch(folder, model, rule):
+        model(paddle.ones([3, 4])).sum().backward()
+        rule.step()
+"""
+
+
+def test_doctor_names_a_decay_that_paddle_holds_in_float32(tmp_path):
+    """In its rules that decay by themselves; what it adds to a gradient is float64."""
+    import torch
+
+    import parity.torch
+
+    kinds = {"Momentum": "SGD", "AdamW": "AdamW", "Adam": "Adam"}
+    end(start("-c", PADDLE_DECAYS, *(tmp_path / kind for kind in kinds)))
+    model = torch.nn.Linear(4, 2, dtype=torch.float64)
+    for kind, ours in kinds.items():
+        rule = getattr(torch.optim, ours)(model.parameters(), 0.1, weight_decay=0.01)
+        with parity.torch.watch(tmp_path / "torch" / kind, model, rule):
+            model(torch.ones(3, 4, dtype=torch.float64)).sum().backward()
+            rule.step()
+        found = traps([Trace(tmp_path / "torch" / kind), Trace(tmp_path / kind)])
+        decays = [(each.what, each.values) for each in found if "decay" in each.what]
+        told = "decay, which Paddle rounds to float32"
+        assert decays == [(told, ("0.01", "0.009999999776482582"))] * (kind != "Adam")
 
 
 def test_doctor_judges_each_optimiser_and_group(tmp_path, capsys):

@@ -114,6 +114,12 @@ def kind_of(class_name: str) -> str:
     return _KINDS.get(name, name)
 
 
+def kind_of_module(module: Mapping[str, Any]) -> str:
+    """Return the kind of a module of a header; that of the function of Keras's Activation."""
+    kind = kind_of(module["kind"])
+    return kind_of(str(module["settings"].get(kind))) if kind == "activation" else kind
+
+
 def is_known(kind: str) -> bool:
     """Return whether a module of a kind is paired as a whole."""
     return kind in _PARAMETERS or kind in BARE or kind in RECURRENT

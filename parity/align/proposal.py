@@ -31,7 +31,7 @@ from parity.align.kinds import (
     fused,
     is_known,
     joint,
-    kind_of,
+    kind_of_module,
     units_of,
 )
 from parity.align.layout import Layout
@@ -331,7 +331,7 @@ class _Side:
         channels_last, given = False, ()
         for name in self._called():
             module = self._modules[name]
-            kind = kind_of(module["kind"])
+            kind = kind_of_module(module)
             if kind in _IMAGES:
                 channels_last = self._channels_last(module["settings"])
             images = given if channels_last else ()
@@ -363,7 +363,7 @@ class _Side:
         return [n for n in found if self._is_unit(n) or self._modules[n]["parameters"]]
 
     def _is_unit(self, name: str) -> bool:
-        return is_known(kind_of(self._modules[name]["kind"]))
+        return is_known(kind_of_module(self._modules[name]))
 
     def _around(self, name: str) -> list[str]:
         """Return the modules that a module is inside of."""

@@ -69,7 +69,12 @@ class Recorder:
         detail: Detail = FULL,
         same_tensors: bool = True,
     ):
-        if not str(framework).strip() or not str(framework).isprintable():
+        given: dict[str, Any] = {"run": run, "names": names, "versions": versions}
+        given["facts"] = facts
+        for name, value in given.items():
+            if value is not None and not isinstance(value, Mapping):
+                raise UsageError(f"{name} is {value!r}; allowed: a mapping")
+        if not (_is_text(framework) and framework.strip() and framework.isprintable()):
             raise UsageError(f"framework is {framework!r}; allowed: a word, such as 'pytorch'")
         if dtype not in DTYPES:
             raise UsageError(f"dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
@@ -80,7 +85,7 @@ class Recorder:
         self._map, self._dtype = NameMap(names or {}), np.dtype(dtype)
         header = {
             "format": FORMAT if detail == FULL else WITH_REDUCED,
-            "framework": str(framework),
+            "framework": framework,
             "dtype": dtype,
             "run": dict(run or {}),
             "tolerances": {key: asdict(each) for key, each in (tolerances or {}).items()},
@@ -220,6 +225,10 @@ def is_number(dtype: np.dtype[Any]) -> bool:
 def is_narrower(dtype: np.dtype[Any], side: np.dtype[Any]) -> bool:
     """Return whether a type of real or complex numbers is less precise than a side's."""
     return dtype.kind in "fc" and np.finfo(dtype).eps > np.finfo(side).eps
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _pairs(array: np.ndarray) -> np.ndarray:

@@ -46,6 +46,8 @@ def notes(values: dict[str, Any]) -> list[str]:
         "bound times the largest magnitude in its tensor, plus the step bound times the "
         "largest magnitude in all tensors of its kind at that step.",
     ]
+    if "pair" in values:
+        lines.append(USED)
     lines += [
         f"{label} was {where}: only the steps that all traces hold are compared."
         for label, where in values["runs"][0].get("cut", {}).items()
@@ -62,7 +64,7 @@ def notes(values: dict[str, Any]) -> list[str]:
             f"Judged by {how}, not element by element: {some_of(names)}."
             for how, names in by.items()
         ]
-        return [*lines, USED, *_declarations(values["runs"][0]["bounds"])]
+        return [*lines, *_declarations(values["runs"][0]["bounds"])]
     return [*lines, *part_of_run("notes", values)]
 
 
@@ -131,12 +133,23 @@ def verdict_line(values: dict[str, Any]) -> str:
 def report_text(values: dict[str, Any]) -> str:
     """Return the report for a terminal: of a mismatch first what, where, who and why."""
     first = values["first_mismatch"]
-    lines = [*first_lines(first), ""] if first else []
+    lines = [*(first_lines(first) if first else _missing_lines(values))]
+    lines += [""] * bool(lines)
     lines += [headline(values), "", *_tables_of_rungs(values)]
     if first:
         lines += [mismatch_text(first), ""]
         lines += _growth_lines(first.get("growth"))
     return wrapped(escaped("\n".join([*lines, verdict_line(values)]), keep="\n"))
+
+
+def _missing_lines(values: dict[str, Any]) -> list[str]:
+    """Return what one side alone has, where nothing else is a mismatch."""
+    if values["verdict"] == "match":
+        return []
+    return [
+        f"mismatch: {label} alone has {some_of(names)}"
+        for label, names in values.get("only", {}).items()
+    ]
 
 
 def _tables_of_rungs(values: dict[str, Any]) -> list[str]:

@@ -123,11 +123,7 @@ def _check_fits(choice: Choice, held: Mapping[str, Mapping[int, Names]]) -> None
             if every and not any(fits(name, pattern) for name in every):
                 raise UsageError(f"{option} of {pattern!r}: no tensor has such a name")
     for label, steps in held.items():
-        if (
-            choice.steps is not None
-            and steps
-            and not any(map(choice.steps.__contains__, steps))
-        ):
+        if steps and choice.steps is not None and not any(n in choice.steps for n in steps):
             raise UsageError(
                 f"no step of {label} is among those asked for; allowed: of {min(steps)} to "
                 f"{max(steps)}"

@@ -46,13 +46,12 @@ def notes(values: dict[str, Any]) -> list[str]:
         "bound times the largest magnitude in its tensor, plus the step bound times the "
         "largest magnitude in all tensors of its kind at that step.",
     ]
-    if "pair" in values:
-        lines.append(USED)
     lines += [
         f"{label} was {where}: only the steps that all traces hold are compared."
         for label, where in values["runs"][0].get("cut", {}).items()
     ]
     if "pair" in values:
+        lines.append(USED)
         lines += [
             f"Not compared, because only {label} has them: {', '.join(names)}."
             for label, names in values["only"].items()
@@ -133,8 +132,8 @@ def verdict_line(values: dict[str, Any]) -> str:
 def report_text(values: dict[str, Any]) -> str:
     """Return the report for a terminal: of a mismatch first what, where, who and why."""
     first = values["first_mismatch"]
-    lines = [*(first_lines(first) if first else _missing_lines(values))]
-    lines += [""] * bool(lines)
+    opening = _opening(values)
+    lines = [*opening, ""] if opening else []
     lines += [headline(values), "", *_tables_of_rungs(values)]
     if first:
         lines += [mismatch_text(first), ""]
@@ -142,10 +141,12 @@ def report_text(values: dict[str, Any]) -> str:
     return wrapped(escaped("\n".join([*lines, verdict_line(values)]), keep="\n"))
 
 
-def _missing_lines(values: dict[str, Any]) -> list[str]:
-    """Return what one side alone has, where nothing else is a mismatch."""
+def _opening(values: dict[str, Any]) -> list[str]:
+    """Return the first lines of a mismatch: the first tensor that differs, or is missing."""
     if values["verdict"] == "match":
         return []
+    if first := values["first_mismatch"]:
+        return first_lines(first)
     return [
         f"mismatch: {label} alone has {some_of(names)}"
         for label, names in values.get("only", {}).items()
@@ -180,8 +181,7 @@ def coloured(text: str, values: dict[str, Any]) -> str:
     The first lines of a mismatch are red, the verdict of a match is green, and what was not
     covered is yellow.
     """
-    first = values["first_mismatch"]
-    marked = [("\n".join(first_lines(first)), "red")] if first else []
+    marked = [("\n".join(_opening(values)), "red")]
     marked += [(not_covered_line(values), "yellow")]
     marked += [(verdict_line(values), "green" if values["verdict"] == "match" else "red")]
     for plain, colour in marked:

@@ -61,7 +61,7 @@ _OF_OPTIMIZERS = {
     "momentum": ("momentum",),
     "dampening": ("dampening",),
     "nesterov": ("nesterov", "use_nesterov"),
-    "decay": ("weight_decay", "coeff"),
+    "decay": ("weight_decay",),
     "start": ("initial_accumulator_value",),
     "centered": ("centered",),
     "amsgrad": ("amsgrad",),

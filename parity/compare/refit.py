@@ -122,7 +122,7 @@ def stated(facts: Mapping[str, Any]) -> tuple[Rule, float | None] | None:
     def first(*names: str, default: float = 0.0) -> float:
         return float(next((given[name] for name in names if name in given), default))
 
-    decay = first("weight_decay", "coeff")
+    decay = first("weight_decay")
     epsilon = first("eps", "epsilon", default=1e-8)
     decoupled = kind == "adamw" or bool(given.get("decoupled_weight_decay"))
     rate = first("lr", "learning_rate") or None

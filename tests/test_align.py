@@ -589,13 +589,15 @@ def test_an_activation_inside_a_layer_is_a_unit_of_its_own():
     assert relu.outputs["output"].names == ("norm",)
 
 
-def test_an_activation_of_keras_is_the_function_that_it_applies(tmp_path):
+def test_an_activation_of_keras_is_the_function_that_it_applies():
     def module(kind, **settings):
         return {"name": "act", "kind": kind, "settings": settings}
 
     assert kind_of_module(module("Activation", activation="leaky_relu")) == "leakyrelu"
     assert kind_of_module(module("GELU", approximate="none")) == "gelu"
-    assert kind_of_module(module("Activation")) == "none"  # of a function of the user's own
+    assert (
+        kind_of_module(module("Activation")) == "activation"
+    )  # of a function of the user's own
 
 
 @pytest.mark.parametrize("dots", ["if_.kernel", "if.kernel"])

@@ -117,7 +117,7 @@ def kind_of(class_name: str) -> str:
 def kind_of_module(module: Mapping[str, Any]) -> str:
     """Return the kind of a module of a header; that of the function of Keras's Activation."""
     kind = kind_of(module["kind"])
-    return kind_of(str(module["settings"].get(kind))) if kind == "activation" else kind
+    return kind_of(str(module["settings"].get(kind, kind))) if kind == "activation" else kind
 
 
 def is_known(kind: str) -> bool:

@@ -131,7 +131,7 @@ class NameMapping:
         """
         names_of_side = self.name_map(side)
         sources = names_of_side.sources(n for n in names if not self._leaves_out(side, n))
-        unused = {
+        unsure = {
             name
             for row in self.rows
             for both in (*row.parameters.values(), *row.outputs.values()) * (not row.use)
@@ -141,10 +141,10 @@ class NameMapping:
             _once(name)[1]
             for name, each in sources.items()
             if each.row is None and not _is_common(name)
-        } - unused
+        } - unsure
         slots = {name.rpartition("/")[2] for name in names if name.startswith("optimizer/")}
         lacking = names_of_side.unused(sources)
-        lacking += {each[side] for each in self.slots.values()} - slots if slots else ()
+        lacking += sorted({each[side] for each in self.slots.values()} - slots) * bool(slots)
         if left and lacking:
             raise UsageError(
                 f"the map names {lacking[0]!r} of {label}, which has no such tensor; in no row "

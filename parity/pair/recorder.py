@@ -69,11 +69,11 @@ class Recorder:
         detail: Detail = FULL,
         same_tensors: bool = True,
     ):
-        given: dict[str, Any] = {"run": run, "names": names, "versions": versions}
-        given["facts"] = facts
-        for name, value in given.items():
-            if value is not None and not isinstance(value, Mapping):
-                raise UsageError(f"{name} is {value!r}; allowed: a mapping")
+        given = (("run", run), ("names", names), ("versions", versions), ("facts", facts))
+        mapping: Any
+        for name, mapping in given:
+            if mapping is not None and not isinstance(mapping, Mapping):
+                raise UsageError(f"{name} is {mapping!r}; allowed: a mapping")
         if not (_is_text(framework) and framework.strip() and framework.isprintable()):
             raise UsageError(f"framework is {framework!r}; allowed: a word, such as 'pytorch'")
         if dtype not in DTYPES:

@@ -165,10 +165,13 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
 
 
 def rules_of(optimizer: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an optimiser does, and where that differs to which variables, for the header.
+    """Return an optimiser's kind and settings, for the header, and of which variables they are.
 
     Args:
       variables: name -> what it trains.
+
+    Returns:
+      `optimizer`, and if some variables are left out of the decay `optimizers`, a group each.
     """
     kind, settings = type(optimizer).__name__, plain(optimizer.get_config())
     decay, alike = settings.get("weight_decay"), dict[Any, list[str]]()

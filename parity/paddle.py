@@ -188,7 +188,7 @@ def _decay(given: Mapping[str, Any], parameter: Any = None) -> Any:
 
     Args:
       given: what an optimiser was made with, and a group of parameters.
-      parameter: that of a single weight is meant; None for that of the optimiser.
+      parameter: the weight that decays; None for the decay that the optimiser has.
     """
     if "_apply_decay_param_fun" in given:  # AdamW
         decays = parameter is not None and given["_apply_decay_param_fun"]

@@ -199,9 +199,10 @@ class SharedWeightsExecutor:
                 first_copy = scope.find_var(name).get_tensor()
                 if first_copy._is_initialized():  # else the program writes it before it is read
                     replica.find_var(name).get_tensor()._share_data_with(first_copy)
-        self._update = ParallelExecutor(update, None, places[:1], scope, threads=len(places))
         operations = update.global_block().ops
         self._updated = {name for each in operations for name in each.output_arg_names}
+        self._in_place = _scale_in_place(update.global_block(), gradients)
+        self._update = ParallelExecutor(update, None, places[:1], scope, threads=len(places))
 
     def local_scopes(self) -> list:
         """Return the scope of each replica."""
@@ -214,8 +215,32 @@ class SharedWeightsExecutor:
         computed = [name for name in fetch if name not in self._updated]
         updated = [name for name in fetch if name in self._updated]
         found = dict(zip(computed, self._compute.run(computed, feeds), strict=True))
-        found |= zip(updated, self._update.run(updated, [{}]), strict=True)
+        held_by = [self._in_place.get(name, name) for name in updated]
+        found |= zip(updated, self._update.run(held_by, [{}]), strict=True)
         return [found[name] for name in fetch]
+
+
+def _scale_in_place(block, gradients) -> dict[str, str]:
+    """Let an update write scaled gradients where the gradients were, not to other memory.
+
+    The kernel clears such memory first: 15 ms of 350 with the 12 million of `nmt-bahdanau`.
+
+    Returns:
+      The name of what was a scaled gradient -> that of the gradient in its place.
+    """
+    in_place = {}
+    for index, operation in enumerate(block.ops):
+        if operation.type != "scale" or operation.input("X")[0] not in gradients:
+            continue
+        (gradient,), (scaled,) = operation.input("X"), operation.output("Out")
+        later = block.ops[index + 1 :]
+        if any(gradient in each.input_arg_names for each in later):
+            continue
+        operation._rename_output(scaled, gradient)
+        for each in later:
+            each._rename_input(scaled, gradient)
+        in_place[scaled] = gradient
+    return in_place
 
 
 def split_program(program, at: int) -> tuple:

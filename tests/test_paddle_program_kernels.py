@@ -21,6 +21,25 @@ def test_adam_is_updated_by_vectors_on_one_thread_and_trains_as_the_rule_says(
             assert np.max(np.abs(values - expected)) <= BOUND * np.max(np.abs(expected))
 
 
+@pytest.mark.parametrize("intel", [False, True])
+def test_a_product_with_its_bias_and_their_gradients_are_right_by_either_library(
+    frameworks, intel
+):
+    kinds, tensors = frameworks["paddle"].call(_biased_product, intel)
+    assert ("fused_matmul" in kinds) == (not intel)
+    rows, kernel, bias = (each.astype(np.float64) for each in _factors())
+    total = rows @ kernel + bias
+    of_total = 2 * total
+    expected = (total, of_total @ kernel.T, rows.T @ of_total, of_total.sum(axis=0))
+    for values, right in zip(tensors, expected, strict=True):
+        assert np.max(np.abs(values - right)) <= BOUND * np.max(np.abs(right))
+
+
+def _factors() -> list[np.ndarray]:
+    generator = np.random.default_rng(3)
+    return [generator.standard_normal(shape, np.float32) for shape in ((9, 4), (4, 6), (6,))]
+
+
 SHAPES, STEPS = ((64, 33), (7,)), 4
 TRAINING = TrainSpec(dtype="float32", optimizer="adam", learning_rate=0.01, epsilon=0.1)
 
@@ -51,6 +70,31 @@ def _as_the_rule_says() -> list[np.ndarray]:
 
 
 # What follows runs in a process of the framework.
+
+
+def _biased_product(intel: bool) -> tuple[list[str], list[list]]:
+    """Return the kinds of the operations, rows K + bias, and the gradients of its squares."""
+    import paddle
+
+    from paddle_impl import program_kernels
+
+    program_kernels._is_of_intel = lambda: intel
+    program = paddle.static.Program()
+    with paddle.static.program_guard(program):
+        rows, kernel, bias = given = [
+            paddle.static.data(f"factor{index}", value.shape, "float32")
+            for index, value in enumerate(_factors())
+        ]
+        for each in given:
+            each.stop_gradient = False
+        total = paddle.matmul(rows, kernel) + bias
+        gradients = paddle.static.gradients([paddle.sum(total * total)], given)
+    program_kernels.replace_operations(program, "float32", on_cpu=True)
+    fed = {each.name: value for each, value in zip(given, _factors(), strict=True)}
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    found = executor.run(program, feed=fed, fetch_list=[total, *gradients])
+    kinds = [operation.type for operation in program.global_block().ops]
+    return kinds, [each.tolist() for each in found]
 
 
 def _updates(avx512: bool, threads: str) -> tuple[list[str], list[list]]:

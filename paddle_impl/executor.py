@@ -223,7 +223,8 @@ class SharedWeightsExecutor:
 def _scale_in_place(block, gradients) -> dict[str, str]:
     """Let an update write scaled gradients where the gradients were, not to other memory.
 
-    The kernel clears such memory first: 15 ms of 350 with the 12 million of `nmt-bahdanau`.
+    The operating system would clear that at every step: scaling the 12 million numbers of
+    `nmt-bahdanau` took 11 to 16 ms of 350 to 400, then 3.5.
 
     Returns:
       The name of what was a scaled gradient -> that of the gradient in its place.

@@ -117,7 +117,7 @@ def test_every_phase_has_its_operations(name, given, frameworks, text, pairs, ca
     of_phase, calls = {}, {}
     for each in table["operations"]:
         # oneDNN's operations, which TensorFlow may choose for its own, do the same; and so do
-        # Paddle's product on processors not of Intel, and its update on those without AVX-512
+        # Paddle's product unless the processor is Intel's, and its update without AVX-512
         operation = each["operation"].removeprefix("_Mkl").removeprefix("merged_")
         operation = operation.replace("fused_matmul", "matmul_v2")
         of_phase.setdefault(operation, set()).add(each["phase"])

@@ -193,10 +193,17 @@ def test_the_first_pattern_that_fits_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "detail", ["mean", {"forward": "statistics"}, {"forward/*": "some"}, 3]
+    "detail",
+    [
+        "mean",
+        {"forward": "statistics"},
+        {"forward/*": "some"},
+        {"foward/*": "statistics"},
+        3,
+    ],
 )
 def test_a_detail_that_is_none_is_refused(tmp_path, detail):
-    with pytest.raises(UsageError, match=r"^detail (is|of) .*; allowed: "):
+    with pytest.raises(UsageError, match=r"^detail (is|of) .*; allowed( beginnings)?: "):
         record(tmp_path / "a", detail=detail)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from parity.base.errors import UsageError
 from parity.trace.folder import crc32
-from parity.trace.rungs import fits
+from parity.trace.rungs import RUNGS, can_fit, fits
 
 FULL, SAMPLE, STATISTICS = DETAILS = ("full", "sample", "statistics")
 Detail = str | Mapping[str, str]
@@ -38,6 +38,10 @@ def check_detail(detail: Any) -> None:
             raise UsageError(f"detail is {each!r}; allowed: {', '.join(DETAILS)}")
         if not isinstance(pattern, str) or not set(pattern) & set("/*"):
             raise UsageError(f"detail of {pattern!r}; allowed: a pattern, such as 'forward/*'")
+        if not can_fit(pattern):
+            raise UsageError(
+                f"detail of {pattern!r}: on no rung; allowed beginnings: {', '.join(RUNGS)}"
+            )
 
 
 def detail_of(name: str, detail: Detail) -> str:

@@ -75,6 +75,12 @@ def fits(name: str, *patterns: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def can_fit(pattern: str) -> bool:
+    """Return whether a name on some rung can fit a pattern, as far as its first part tells."""
+    prefix = pattern.split("/", 1)[0]
+    return prefix in RUNGS or bool(set(prefix) & set("*?["))
+
+
 def is_path(name: str) -> bool:
     """Return whether a name is a path: parts with slashes between them, none of them empty."""
     return all(name.split("/"))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import UsageError
-from parity.trace.rungs import RUNGS, WITNESS
+from parity.trace.rungs import RUNGS, WITNESS, can_fit
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,7 @@ def check_declared(tolerances: Mapping[Any, Any]) -> None:
         tolerance without a reason.
     """
     for key, tolerance in tolerances.items():
-        prefix = key.split("/", 1)[0] if isinstance(key, str) else ""
-        if prefix not in RUNGS and not ("/" in key and set(prefix) & set("*?[")):
+        if not isinstance(key, str) or not (key in RUNGS or ("/" in key and can_fit(key))):
             raise UsageError(
                 f"tolerance of {key!r}: on no rung; allowed: a rung, or a pattern RUNG/NAME"
             )

@@ -160,12 +160,8 @@ def confident_network(dtype, vocabulary_size, above, targets, seed):
     return spec, snapshot, StepInputs(batch, carry=False)
 
 
-def share_used(spec, snapshot, inputs, total):
-    """Return the largest share of its bound that a side's error uses in any tensor.
-
-    Args:
-      total: sums the exponentials [tokens, vocabulary] of a softmax as the side does.
-    """
+def step_and_rounding(spec, snapshot, inputs):
+    """Return a function that takes a step in float64, and the rounding of that step."""
     state = zero_state(spec, inputs.rows)
     weights = {
         name.removeprefix("weight/"): np.asarray(array, np.float64)
@@ -180,15 +176,32 @@ def share_used(spec, snapshot, inputs, total):
         kinds = zip(("forward", "gradient"), found, strict=True)
         return {f"{kind}/{name}": a for kind, arrays in kinds for name, a in arrays.items()}
 
-    exact = step()
+    recorded, exact = {"batch/sizes": np.array([inputs.rows])}, step()
+    exact["loss/global"] = exact["forward/token_loss"].mean()
+    return step, Rounding(spec, snapshot, state, inputs, recorded, exact)
+
+
+def share_used(spec, snapshot, inputs, total):
+    """Return the largest share of its bound that a side's error uses in any tensor.
+
+    Args:
+      total: sums the exponentials [tokens, vocabulary] of a softmax as the side does.
+    """
+    step, rounding = step_and_rounding(spec, snapshot, inputs)
+    exact = rounding.exact
     with perturbation(SoftmaxOf(spec.model.vocabulary_size, total)):
         side = step()
-    recorded = {"batch/sizes": np.array([inputs.rows])}
-    of_loss = {"loss/global": exact["forward/token_loss"].mean()}
-    rounding = Rounding(spec, snapshot, state, inputs, recorded, exact | of_loss)
     assert rounding.refine("gradient/softmax/bias")
     bounds = {name: ONE_STEP_TIMES[name.split("/")[0]] * rounding.scale(name) for name in side}
     return max(np.abs(side[name] - exact[name]).max() / bounds[name] for name in side)
+
+
+def test_runs_that_overflow_do_not_widen_the_bound():
+    """An infinite bound would let anything match."""
+    huge = float(np.finfo(np.float32).max)
+    network = confident_network("float32", 40, huge, np.zeros((3, 4), int), 1)
+    _, rounding = step_and_rounding(*network)
+    assert rounding.scale("forward/logits") < 1e-6 * huge
 
 
 @pytest.mark.parametrize("above", [8, 12, 14, 17, 20, 25])

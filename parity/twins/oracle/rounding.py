@@ -245,7 +245,7 @@ class Rounding:
         with np.errstate(over="ignore", invalid="ignore"):
             for name, array in self._perturbed(run).items():
                 apart = np.abs(np.subtract(array, self.exact[name], dtype=np.float64))
-                errors[name] = float(apart.max(initial=0.0))
+                errors[name] = _worst(apart)
         return errors
 
     def _perturbed(self, run: int) -> dict[str, np.ndarray]:
@@ -285,8 +285,16 @@ def rounding_of_scores(
         with perturbation(moves):
             found = score(moves.weights(recorded))
         apart = np.abs(found[real] - expected[real])
-        squares += float(apart.max(initial=0.0)) ** 2
+        squares += _worst(apart) ** 2
     return float(np.sqrt(squares / _MANY)) * UNIT[dtype] / UNIT["float32"]
+
+
+def _worst(errors: np.ndarray) -> float:
+    """Return the largest finite error: within an infinite bound anything would match."""
+    worst = float(errors.max(initial=0.0))
+    if np.isfinite(worst):
+        return worst
+    return float(errors.max(initial=0.0, where=np.isfinite(errors)))
 
 
 def _in_sequence(count: int) -> float:

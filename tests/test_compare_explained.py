@@ -265,6 +265,24 @@ def test_gradients_that_one_side_alone_changes_are_the_cause(tmp_path):
     )
 
 
+@pytest.mark.parametrize("added", [1e-6, 1e-5])
+@pytest.mark.parametrize("mine", [0, 1])
+def test_what_pytorch_adds_to_the_norm_is_named(tmp_path, mine, added):
+    found = {name: np.random.default_rng(3).normal(size=12) for name in ("v", "w")}
+    norm = np.linalg.norm(list(found.values()))
+    gradients = {f"gradient/{name}": each for name, each in found.items()}
+    for place, side in enumerate(("ours", "theirs")):
+        share = 1 / (norm + added) if place == mine else 1 / norm
+        clipped = {f"clipped_{name}": each * share for name, each in gradients.items()}
+        with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
+            recorder.step(0, gradients | clipped)
+    one, other = (("ours", "theirs"), ("theirs", "ours"))[mine]
+    told = (
+        f"why: {one} clips by the norm + 1e-06, as PyTorch's clip_grad_norm_ does, {other} by"
+    )
+    assert (told in " ".join(_said(tmp_path).split())) == (added == 1e-6)
+
+
 @pytest.mark.parametrize("rung", ["gradient", "optimizer"])
 @pytest.mark.parametrize("size", [5e-16, 1e-13])
 def test_a_gradient_that_is_nothing_but_rounding_is_called_so(tmp_path, rung, size):

@@ -1,5 +1,6 @@
 """Why two recorded trainings differ, as far as what they recorded shows it."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -32,6 +33,7 @@ _FIRST_STEPS = 20  # that are refitted, and more where the first wrong one is la
 _MOST_STEPS = 100
 _LAST_DIGITS = 1e-3  # of a tensor, up to which constants in float32 may be what moves it
 _OF_STEP = ("optimizer", "weight")
+_ADDED_TO_NORM = 1e-6  # by torch.nn.utils.clip_grad_norm_
 _EPSILONS = 8  # of the largest gradient, up to which one may be zero in exact arithmetic
 
 
@@ -108,6 +110,9 @@ class _Search:
             yield Explanation(self._first, told)
             return
         if self._rung == "gradient":
+            if told := self._clipped_by_more():
+                yield Explanation(self._first, told)
+                return
             yield from self._kinks()
         if (told := self._related(self._first)) and self._rung not in _OF_STEP:
             yield Explanation(self._first, told + self._alike(told))
@@ -143,6 +148,8 @@ class _Search:
         others = [n for n in self._wrong[1:] if n.partition("/")[0] == kind]
         if not others or any(self._related(name) != told for name in others):
             return ""
+        if len(others) == 1:
+            return f"; so is the only other of {kind} that differs"
         return f"; so are all {len(others)} others of {kind} that differ"
 
     def _no_larger_than_rounding(self) -> str:
@@ -200,6 +207,27 @@ class _Search:
             f"{one} changes its gradients before the update, as by clipping them; {other} has "
             "no such change on record"
         )
+
+    def _clipped_by_more(self) -> str:
+        """Say that one side adds to the norm that it clips by, as PyTorch does, if it does."""
+        wrong = [name for name in self._wrong if name.startswith("clipped_gradient/")]
+        wrong = [name for name in wrong if all(name in each for each in self._now)]
+        for mine, (trace, label) in enumerate(zip(self._traces, self._labels, strict=True)):
+            gradients = (
+                array.astype(np.float64).ravel()
+                for name, array in trace.whole.read(self._step).items()
+                if name.startswith("gradient/")
+            )
+            norm = math.hypot(*map(np.linalg.norm, gradients))
+            own, other = self._now[mine], self._now[1 - mine]
+            # what is left over of c / norm without that of c / (norm + added)
+            factor = _ADDED_TO_NORM / norm if norm else 0.0
+            if wrong and all(_close(other[n] - own[n], factor * own[n]) for n in wrong):
+                return (
+                    f"{label} clips by the norm + {_ADDED_TO_NORM:g}, as PyTorch's "
+                    f"clip_grad_norm_ does, {self._labels[1 - mine]} by the norm"
+                )
+        return ""
 
     def _refitted(self) -> str:
         """Say in what the optimisers' steps differ, if both can be refitted."""

@@ -195,6 +195,11 @@ def _decay(given: Mapping[str, Any], parameter: Any = None) -> Any:
         if decays and not decays(parameter.name):
             return 0.0
         return given.get("weight_decay", given["_weight_decay"])
+    if "_lamb_weight_decay" in given:
+        leaves = parameter is not None and given["_exclude_from_weight_decay_fn"]
+        if leaves and leaves(parameter):
+            return 0.0
+        return given.get("lamb_weight_decay", given["_lamb_weight_decay"])
     regularizer = getattr(parameter, "regularizer", None) or given.get("regularization")
     if regularizer is not None:
         size = regularizer._coeff

@@ -318,6 +318,9 @@ train("momentum", optimizer.Momentum, weight_decay=0.25)
 train("own", optimizer.SGD, weight_decay=0.25)
 takes = lambda name: ".w_" in name
 train("adamw", optimizer.AdamW, weight_decay=0.25, apply_decay_param_fun=takes)
+leaves = lambda parameter: ".b_" in parameter.name
+options = dict(lamb_weight_decay=0.25, exclude_from_weight_decay_fn=leaves)
+train("lamb", optimizer.Lamb, **options)
 """
 
 
@@ -334,6 +337,7 @@ def test_a_weight_s_decay_is_stated_wherever_paddle_keeps_it(tmp_path):
         ("momentum", 0.25, {}),
         ("own", 0.25, {"weight": 0.25, "bias": 0.5}),
         ("adamw", 0.25, {"weight": 0.25, "bias": 0.0}),
+        ("lamb", 0.25, {"weight": 0.25, "bias": 0.0}),
     ):
         facts = Trace(tmp_path / folder).header["facts"]
         found = {

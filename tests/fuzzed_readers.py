@@ -510,7 +510,7 @@ READERS = {
         ),
         Reader(
             "finished-training",
-            "runs/paddle-1/finished.json",
+            "runs/paddle-1/training.json",
             _write_finished,
             lambda folder: _trainings(folder)._finished(_RUN),
         ),

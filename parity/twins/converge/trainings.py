@@ -104,8 +104,8 @@ class Trainings:
         runs = [Run(name, side, seed) for seed in seeds for name, side in sides.items()]
         found = {run: summary for run in runs if (summary := self._finished(run)) is not None}
         left = [run for run in runs if run not in found]
-        total = len(left) * self.steps
-        with ProgressBar("converging", total, "step") as progress:
+        total, done = len(left) * self.steps, sum(map(self._begun, left))
+        with ProgressBar("converging", total, "step", done) as progress:
             for run in self._train(left, progress):
                 found[run] = self._finish(run)
         return {run: found[run] | {"reused": run not in left} for run in runs}
@@ -113,7 +113,7 @@ class Trainings:
     def _train(self, runs: list[Run], progress: ProgressBar) -> Iterator[Run]:
         """Train some runs, `--jobs` at a time, and yield each when it has ended."""
         waiting, running = list(runs), dict[Run, SideProcess]()
-        steps = dict.fromkeys(runs, 0)
+        steps = {run: self._begun(run) for run in runs}
         with ExitStack() as stack:
             while waiting or running:
                 while waiting and len(running) < self.options.jobs:
@@ -139,7 +139,7 @@ class Trainings:
         folder = self._folder(run)
         make_folder(folder)
         framework, decoding = run.side.framework, {}
-        goes_on = framework not in PEERS and self._noted(run) is not None
+        goes_on = self._begun(run) > 0
         for name in ("log", *(() if goes_on else (_NOTE,))):
             (folder / name).unlink(missing_ok=True)
         if NETWORKS[self.spec.network].decodes:
@@ -185,6 +185,13 @@ class Trainings:
         """Return the summary of an earlier training that was the same; None without one."""
         summary = (self._noted(run) or {}).get("summary")
         return summary if isinstance(summary, dict) else None
+
+    def _begun(self, run: Run) -> int:
+        """Return the step of the checkpoint from which a training goes on; 0 if it is new."""
+        if run.side.framework in PEERS or self._noted(run) is None:
+            return 0
+        saved = (self._folder(run) / "checkpoints").glob("step-*.safetensors")
+        return max((int(path.stem.removeprefix("step-")) for path in saved), default=0)
 
     def _key(self, run: Run) -> dict[str, Any]:
         """Return everything that decides a training's result."""

@@ -180,13 +180,16 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> Any:
         return model
     state = nnx.state(optimizer)
     names = (name for name, _ in _slots(_variables(optimizer), list(_flat(model))))
-    held = dict(zip(names, (each for _, each in nnx.to_flat_state(state)), strict=True))
+    held: dict[str, list[Any]] = {}
+    for name, (_, variable) in zip(names, nnx.to_flat_state(state), strict=True):
+        held.setdefault(name, []).append(variable)
     for (name, slot), array in given.state.items():
         if f"{name}/{slot}" not in held:
             raise UsageError(f"{file}: has {name}/{slot}, which the optimizer does not keep")
-        take(held[f"{name}/{slot}"], name, array)
-    for name in held.keys() & {"model/count", "model/step"}:
-        take(held[name], name, np.asarray(given.steps))
+        take(held[f"{name}/{slot}"][0], name, array)
+    for name in ("model/count", "model/step"):  # Adam counts, and a schedule by itself
+        for variable in held.get(name, ()):
+            take(variable, name, np.asarray(given.steps))
     nnx.update(optimizer, state)
     return model
 

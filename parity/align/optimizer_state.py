@@ -80,6 +80,7 @@ def recorded_state(
     for full, array in tensors.items():
         rung, _, rest = full.partition("/")
         name, _, slot = rest.rpartition("/")
+        slot = slot.partition("#")[0] if slot.startswith(_COUNTERS) else slot
         if rung == "optimizer" and slot in meanings:
             found[name, meanings[slot]] = array
         elif rung == "optimizer" and slot in _COUNTERS:

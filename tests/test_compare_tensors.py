@@ -65,6 +65,32 @@ def test_what_is_no_number_never_passes(a, b):
         assert mismatch.count >= 1
 
 
+@pytest.mark.parametrize("name", ["batch/mask", "decode/scores", "loss/perplexity"])
+def test_equal_infinities_that_mean_something_are_equal_and_bound_no_other(name):
+    masked = np.array([-np.inf, 1.0, np.inf])
+    for b, wrong in (
+        (masked, None),
+        (np.array([-np.inf, 1.001, np.inf]), (1,)),
+        (-masked, (0,)),
+        (np.array([-np.inf, 1.0, 2.0]), (2,)),
+        (np.array([np.nan, 1.0, np.inf]), (0,)),
+    ):
+        with np.errstate(invalid="ignore"):
+            _, mismatch = compare_tensor(masked, b, SIDES, 3, name, Tolerance(1e-5, 1e-5))
+        assert (mismatch and mismatch.place.index) == wrong
+    check_numbers({name: masked}, "paddle-2", 3, [name])
+    with pytest.raises(NumericFailure, match=f"nan in {name}"):
+        check_numbers({name: np.array([np.inf, np.nan])}, "paddle-2", 3, [name])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_integers_that_float64_does_not_hold_are_told_apart(dtype):
+    a = np.array([2**62, 7], dtype)
+    _, mismatch = compare_tensor(a, a + np.array([1, 0], dtype), SIDES, 3, "batch/ids", EXACT)
+    assert mismatch.values == {SIDES[0]: 2**62, SIDES[1]: 2**62 + 1}
+    assert compare_tensor(a, a, SIDES, 3, "batch/ids", EXACT)[1] is None
+
+
 @pytest.mark.parametrize(
     ("a", "b"), [((2, 3), (3, 2)), ((6,), (2, 3)), ((1, 3), (3, 3)), ((), (1,))]
 )

@@ -555,6 +555,16 @@ def test_what_is_no_number_fails_with_its_place(pair, capsys, tmp_path, value, b
         assert_match(a, b)
 
 
+def test_what_is_no_number_hides_no_difference_before_it(pair, capsys):
+    def change(now, tensors):
+        nudge("gradient/b", step=2)(now, tensors)
+        nudge("weight/b", step=2, by=np.nan)(now, tensors)
+
+    status, _, errors = run(capsys, "compare", *pair(change))
+    assert status == 3
+    assert errors.endswith("step 2; the first tensor that differs is gradient/b\n")
+
+
 # tolerances
 
 

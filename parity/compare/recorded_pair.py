@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.errors import UsageError
+from parity.base.errors import NumericFailure, UsageError
 from parity.base.progress import ProgressBar
 from parity.compare.by_statistics import HOW
 from parity.compare.declared_bounds import Bound, Bounds, declared_tolerances
@@ -127,7 +127,7 @@ class _PairComparison(StepComparison):
 
     def _step(self, step: int, tensors: Mapping[str, Tensors], *, judge: bool) -> None:
         a, b = (tensors[side] for side in self._sides)
-        _check_step(self._sides, step, a, b)
+        self._check_numbers(step, a, b)
         if judge:
             self._judge(step, a, b)
 
@@ -137,6 +137,34 @@ class _PairComparison(StepComparison):
             return {self._sides: found.distances}
 
         self._add_growth(step, distances)
+
+    def _check_numbers(self, step: int, a: Tensors, b: Tensors) -> None:
+        """Check that both sides recorded finite numbers.
+
+        Raises:
+          NumericFailure: for the first tensor that has others, and the first one before it that
+            differs.
+        """
+        names = _in_order(a)
+        for place, name in enumerate(names):
+            told = []
+            for side, tensors in zip(self._sides, (a, b), strict=True):
+                if name not in tensors:
+                    continue
+                try:
+                    # batch/sizes says which replica had a row only in this project's trainings
+                    check_numbers({name: tensors[name]}, side, step, [name])
+                except NumericFailure as failure:
+                    told.append(str(failure))
+            if not told:
+                continue
+            bounds = StepBounds(lambda name: self._bounds.at(name, step))
+            found = compare_step(a, b, self._sides, step, names[:place], bounds, types=True)
+            if found.mismatches:
+                told.append(
+                    f"the first tensor that differs is {found.mismatches[0].place.tensor}"
+                )
+            raise NumericFailure("; ".join(told))
 
     def _judge(self, step: int, a: Tensors, b: Tensors) -> None:
         names = _in_order(a)
@@ -201,15 +229,6 @@ def _steps_of(
 
 def _labels(traces: Sequence[Trace]) -> list[str]:
     return labels_of([trace.side for trace in traces], [trace.folder for trace in traces])
-
-
-def _check_step(sides: Sequence[str], step: int, a: Tensors, b: Tensors) -> None:
-    """Check that both sides recorded finite numbers."""
-    names = _in_order(a)
-    for side, tensors in zip(sides, (a, b), strict=True):
-        # batch/sizes says which replica had a row only in this project's own trainings
-        known = {name: each for name, each in tensors.items() if name != "batch/sizes"}
-        check_numbers(known, side, step, names)
 
 
 def _check_same_run(sides: Sequence[str], a: Mapping[str, Any], b: Mapping[str, Any]) -> None:

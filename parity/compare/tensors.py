@@ -16,6 +16,7 @@ from parity.trace.rungs import rung_of
 ORACLE = "oracle"
 ONE_STEP = "oracle, one step"
 
+_LAST_WHOLE = 2.0**53  # up to which float64 holds every whole number
 _MOST_PARTS = 32  # of an axis in the map of a wrong tensor
 _KINKED = 0.02  # the share of zeros from which an output is that of a kinked function, a ReLU
 
@@ -155,13 +156,19 @@ def compare_tensor(
     if a.shape != b.shape:
         problem = of_each("shape", list(a.shape), list(b.shape), sides)
         return Distance(), Mismatch(sides, Place(step, name, ()), problem=problem)
+    scale = max(magnitude(a), magnitude(b))
+    if np.isinf(scale) and _may_be_infinite(name):  # equal ones do not differ, nor bound others
+        equal = np.isinf(a) & (a == b)
+        a, b = (np.where(equal, 0, each) for each in (a, b))
+        scale = max(magnitude(a), magnitude(b))
     difference = np.asarray(np.subtract(a, b, dtype=np.float64))
     if not difference.size:
         return Distance(), None
     np.abs(difference, out=difference)
+    if scale >= _LAST_WHOLE and a.dtype.kind in "iu" and b.dtype.kind in "iu":
+        difference = np.maximum(difference, a != b)  # which float64 rounds away
     index = np.unravel_index(int(np.argmax(difference)), difference.shape)
     largest = float(difference[index])
-    scale = max(magnitude(a), magnitude(b))
     distance = Distance(
         absolute=largest,
         relative=largest / scale if scale else 0.0,
@@ -173,10 +180,11 @@ def compare_tensor(
     if largest <= smallest * min(known, 1.0):
         distance.used = 0.0 if largest == 0 else largest / smallest
         return distance, None
+    whole = a, b
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     allowed = tolerance.allowed(a, b, of_kind)
     with np.errstate(divide="ignore", invalid="ignore"):
-        # the difference of two infinities is NaN, which must not count as no difference
+        # a NaN must not count as no difference
         used = np.where(difference == 0, 0.0, difference / allowed)
     index = np.unravel_index(int(np.argmax(used)), used.shape)
     distance.used = float(used[index])
@@ -185,7 +193,7 @@ def compare_tensor(
     mismatch = Mismatch(
         sides,
         Place(step, name, tuple(map(int, index))),
-        dict(zip(sides, (float(a[index]), float(b[index])), strict=True)),
+        dict(zip(sides, (each[index].item() for each in whole), strict=True)),
         float(allowed[index]),
         int(np.count_nonzero(~(used <= 1))),
         used.size,
@@ -266,25 +274,33 @@ def flips(a: np.ndarray, b: np.ndarray) -> int:
 def check_numbers(
     tensors: Mapping[str, Any], side: str, step: int, names: Sequence[str]
 ) -> None:
-    """Check that a recorded step holds only finite numbers.
+    """Check that a recorded step holds only finite numbers, or infinities that mean something.
 
     Raises:
       NumericFailure: for the first NaN or infinity in the order of computation.
     """
     for name in names:
-        if name.startswith("decode/") or name.endswith("/perplexity"):
-            # a score of -inf means that a search found fewer hypotheses, a perplexity of inf
-            # that the exponential of the loss overflows
-            continue
-        array = tensors.get(name)
+        array, infinite = tensors.get(name), _may_be_infinite(name)
         if isinstance(array, Reduced):
-            if array.nan or array.infinite:
+            if array.nan or (array.infinite and not infinite):
                 found = f"{array.nan} NaN and {array.infinite} infinities"
                 raise NumericFailure(f"{side}: {found} in {name}, step {step}")
         elif array is not None and not np.all(np.isfinite(array)):
-            index = tuple(map(int, np.argwhere(~np.isfinite(array))[0])) if array.ndim else ()
+            bad = np.isnan(array) if infinite else ~np.isfinite(array)
+            if not bad.any():
+                continue
+            index = tuple(map(int, np.argwhere(bad)[0])) if array.ndim else ()
             place = Place(step, name, index)
             raise NumericFailure(f"{side}: {array[index]} in {place}{_replica(tensors, place)}")
+
+
+def _may_be_infinite(name: str) -> bool:
+    """Return whether infinities of a tensor mean something.
+
+    In a batch they mask logits; a score of -inf means that a search found fewer hypotheses, a
+    perplexity of inf that the exponential of the loss overflows.
+    """
+    return name.startswith(("batch/", "decode/")) or name.endswith("/perplexity")
 
 
 def _replica(tensors: Mapping[str, np.ndarray], place: Place) -> str:

@@ -187,6 +187,14 @@ BAD_RECORDERS = {
         {"tolerances": {"forward": Tolerance(0.1, 0)}},
         "tolerance of 'forward': no reason; allowed: why",
     ),
+    "reason of another type": (
+        {"tolerances": {"forward": Tolerance(0.1, 0, reason=None)}},
+        "tolerance of 'forward': no reason; allowed: why",
+    ),
+    "no rung, but what names begin with": (
+        {"tolerances": {"evaluate": LIMIT}},
+        "tolerance of 'evaluate': on no rung; allowed: a rung, or a pattern RUNG/NAME",
+    ),
     "a number": ({"tolerances": {"forward": 0.1}}, "tolerance of 'forward' is 0.1; allowed"),
 }
 
@@ -566,6 +574,18 @@ def test_what_is_no_number_hides_no_difference_before_it(pair, capsys):
 
 
 # tolerances
+
+
+@pytest.mark.parametrize("key", [None, "evaluation", "evaluate/*"])
+def test_what_was_evaluated_is_compared(tmp_path, capsys, key):
+    """Of this rung alone the name is not what names begin with."""
+    declared = {} if key is None else {key: Tolerance(1e-2, 0, reason="so")}
+    folders = [
+        record(tmp_path / side, [{"evaluate/loss": np.float64(loss)}], tolerances=declared)
+        for side, loss in (("a", 1.0), ("b", 1.001))
+    ]
+    status, printed, _ = run(capsys, "compare", *folders)
+    assert (status, "evaluation" in printed) == (1 if key is None else 0, True)
 
 
 def test_a_declared_tolerance_holds_for_what_it_names(pair, capsys):

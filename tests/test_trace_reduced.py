@@ -235,6 +235,20 @@ def test_what_is_not_finite_is_counted_and_fails(tmp_path):
         assert_match(a, record(tmp_path / "b", detail="statistics"))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_whose_sum_overflows_have_a_mean(tmp_path, dtype):
+    """As a mask of the smallest number that there is."""
+    least = float(np.finfo(dtype).min)
+    tensors = {"batch/mask": np.full((40, 50), least, dtype)}
+    folder = record(tmp_path / "a", tensors=tensors, tolerances=None, detail="statistics")
+    (line,) = Trace(folder).lines()
+    found = line["reduced"]["batch/mask"]
+    assert (found["min"], found["max"]) == (least, least)
+    assert found["mean"] == pytest.approx(least)
+    assert_match(folder, folder)
+
+
 def test_a_tiny_and_a_huge_tensor_have_a_norm():
     for scale in (1e-30, 1e30):
         array = np.full(100, scale, np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 from parity.base.errors import UsageError
 from parity.compare.measured_bounds import TIMES, MeasuredBounds
 from parity.trace.reader import Trace
-from parity.trace.rungs import fits, rung_of, rungs
+from parity.trace.rungs import RUNGS, fits, rung_of, rungs
 from parity.trace.tolerances import EXACT, TABLE, Tolerance, check_declared
 
 NOBODY = "nobody"
@@ -94,6 +94,8 @@ class Bound:
 def rung_of_key(key: str) -> str | None:
     """Return the rung that a declared tolerance is for; None for a pattern over rungs."""
     prefix = key.split("/", 1)[0]
+    if key in RUNGS.values():
+        return key
     return None if set(prefix) & set("*?[") else rung_of(prefix)
 
 

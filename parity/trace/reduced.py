@@ -143,13 +143,17 @@ def reduce(array: np.ndarray, detail: str = STATISTICS, digest: str = "") -> Red
             least = float(block.min(initial=math.inf))
             most = float(block.max(initial=-math.inf))
         low, high, largest = min(low, least), max(high, most), max(-least, most)
-        total += float(block.sum())
-        if _SQUARES[0] < largest < _SQUARES[1] or block.dtype == np.float64:
-            squares += float(np.dot(block, block))
-        elif largest:
-            squares += float(np.square(block, dtype=np.float64).sum())
+        with np.errstate(over="ignore", invalid="ignore"):
+            total += float(block.sum(dtype=None if largest < _SQUARES[1] else np.float64))
+            if _SQUARES[0] < largest < _SQUARES[1] or block.dtype == np.float64:
+                squares += float(np.dot(block, block))
+            elif largest:
+                squares += float(np.square(block, dtype=np.float64).sum())
     count = array.size - nan - infinite
-    known = (low, high, total / count) if count else (0.0, 0.0, 0.0)
+    mean = total / max(count, 1)
+    if not math.isfinite(mean):  # the sum is beyond the largest number, the mean is not
+        mean = float(np.divide(flat[np.isfinite(flat)], count, dtype=np.float64).sum())
+    known = (low, high, mean) if count else (0.0, 0.0, 0.0)
     norm = min(math.sqrt(squares), sys.float_info.max)
     sample = np.array(array[np.ix_(*places(array.shape))]) if detail == SAMPLE else None
     return Reduced(array.dtype, array.shape, *known, norm, nan, infinite, digest, sample)

@@ -139,7 +139,8 @@ def check_declared(tolerances: Mapping[Any, Any]) -> None:
         tolerance without a reason.
     """
     for key, tolerance in tolerances.items():
-        if not isinstance(key, str) or not (key in RUNGS or ("/" in key and can_fit(key))):
+        alone = (*RUNGS.values(), "gradient_norm")
+        if not isinstance(key, str) or not (key in alone or ("/" in key and can_fit(key))):
             raise UsageError(
                 f"tolerance of {key!r}: on no rung; allowed: a rung, or a pattern RUNG/NAME"
             )
@@ -152,5 +153,5 @@ def check_declared(tolerances: Mapping[Any, Any]) -> None:
                 raise UsageError(
                     f"tolerance of {key!r}: {name} is {value!r}; allowed: from 0 to below 1"
                 )
-        if not str(tolerance.reason).strip():
+        if not isinstance(tolerance.reason, str) or not tolerance.reason.strip():
             raise UsageError(f"tolerance of {key!r}: no reason; allowed: why it is that large")

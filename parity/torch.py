@@ -174,8 +174,8 @@ class _Hooks(ModuleHooks):
                         self._parameters[f"optimizer{number}.{i}.{j}"] = each
         self._names = {id(each): name for name, each in self._parameters.items()}
         self._training = False
-        # parameter -> its gradient, and what changes with it, when it was kept
-        self._kept: dict[str, tuple[Any, Any]] = {}
+        self._kept: dict[str, np.ndarray] = {}  # parameter -> its gradient
+        self._inside = 0  # calls of `step`: a subclass may call that of its base
 
     def __enter__(self) -> "_Hooks":
         torch, root, off = self._torch, self._model, self._unwatched
@@ -187,7 +187,7 @@ class _Hooks(ModuleHooks):
         self._hook(root.register_forward_hook(off(self._end), always_call=True))
         for each in self._optimizers:
             self._hook(each.register_step_pre_hook(self._before_step))
-        self._hook(self._optimizers[-1].register_step_post_hook(self._after_step))
+            self._hook(each.register_step_post_hook(self._after_step))
         self._replace(torch.autograd, "backward", self._watched_backward)
         if self._to.perturbation:
             with torch.no_grad():
@@ -266,25 +266,22 @@ class _Hooks(ModuleHooks):
         """Keep the gradients that the micro-batches so far have summed."""
         for name, each in self._parameters.items():
             if each.grad is not None:
-                self._kept[name] = each.grad, self._state(each.grad)
-                self._to.add("gradient", name, self._copy(each.grad), replace=True)
+                self._kept[name] = self._copy(each.grad)
+                self._to.add("gradient", name, self._kept[name], replace=True)
 
     def _clipped_gradients(self) -> None:
         """Keep the gradients that the loop has changed since then."""
         for name, each in self._parameters.items():
-            kept, state = self._kept.get(name, (None, 0))
-            if each.grad is not None and (
-                each.grad is not kept or not np.array_equal(self._state(kept), state)
-            ):
-                self._to.add("clipped_gradient", name, self._copy(each.grad), replace=True)
-
-    def _state(self, gradient: Any) -> Any:
-        """Return what an operation in place changes: a number; a DTensor's own stays 0."""
-        distributed = hasattr(gradient, "full_tensor")
-        return self._copy(gradient) if distributed else gradient._version
+            if each.grad is None:
+                continue
+            now, kept = self._array(each.grad), self._kept.get(name)
+            # a change of its `data` leaves the gradient's version as it was
+            if kept is None or not np.array_equal(now, kept, equal_nan=True):
+                self._to.add("clipped_gradient", name, np.array(now), replace=True)
 
     def _before_step(self, optimizer: Any, inputs: Any, named: Any) -> Any:
-        if not self._to.active:
+        self._inside += 1
+        if self._inside > 1 or not self._to.active:
             return None
         closure = named.get("closure") or next(filter(callable, inputs[1:]), None)
         if closure is None:
@@ -306,6 +303,9 @@ class _Hooks(ModuleHooks):
             self._gradients()
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
+        self._inside -= 1
+        if self._inside or optimizer is not self._optimizers[-1]:
+            return
         if self._to.active:
             self._states()
             self._check_seen()

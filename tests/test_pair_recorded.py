@@ -515,6 +515,20 @@ def test_what_one_side_lacks_is_listed_and_the_rest_is_compared(pair, capsys, tm
     assert (status, "differ in loss/mean, step 3" in printed) == (1, True)
 
 
+@pytest.mark.parametrize("detail", ["full", "statistics"])
+@pytest.mark.parametrize("step", [None, 3])
+def test_a_clipped_gradient_that_is_the_gradient_is_no_difference(pair, capsys, step, detail):
+    """Where no gradient exceeded the limit, in all steps."""
+
+    def clipped(now, tensors):
+        share = 0.5 if now == step else 1
+        tensors["clipped_gradient/b"] = share * tensors["gradient/b"]
+
+    status, printed, _ = run(capsys, "compare", *pair(clipped, detail=detail))
+    assert status == (0 if step is None else 1)
+    assert ("port alone has 'clipped_gradient/b'" in printed) == (step is not None)
+
+
 def test_a_part_of_a_pair_is_compared_where_that_is_asked_for(pair, capsys):
     folders = pair(nudge("gradient/b"), tolerances={"gradient": LIMIT})
     for words, status in (

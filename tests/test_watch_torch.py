@@ -272,6 +272,57 @@ def test_an_output_that_only_a_module_within_hands_on_is_moved_once(tmp_path, mo
         assert np.array_equal(outer, inner) == (rung == "forward")
 
 
+def trained_linear(folder, change=lambda parameters: None, kind=None):
+    """Train a linear layer for two steps, its gradients changed; return the trace."""
+    import torch
+
+    torch.manual_seed(1)
+    model = torch.nn.Linear(3, 2)
+    optimizer = (kind or torch.optim.SGD)(model.parameters(), 0.1)
+    with parity.torch.watch(folder, model, optimizer):
+        for _ in range(2):
+            optimizer.zero_grad()
+            (model(torch.arange(12.0).reshape(4, 3)) ** 2).mean().backward()
+            change(list(model.parameters()))
+            optimizer.step()
+    return Trace(folder)
+
+
+CLIPPED = {
+    "in place": lambda gradient: gradient.clamp_(-1e-3, 1e-3),
+    "of its data": lambda gradient: gradient.data.clamp_(-1e-3, 1e-3),
+    "by no limit that it reaches": lambda gradient: gradient.clamp_(-1e9, 1e9),
+}
+
+
+@pytest.mark.parametrize("how", CLIPPED)
+def test_what_changes_a_gradient_is_seen_and_what_does_not_is_no_difference(tmp_path, how):
+    def change(parameters):
+        for each in parameters:
+            CLIPPED[how](each.grad)
+
+    reached = how != "by no limit that it reaches"
+    tensors = trained_linear(tmp_path / "a", change).read(1)
+    assert ("clipped_gradient/weight" in tensors) == reached
+    trained_linear(tmp_path / "b")
+    if reached:
+        with pytest.raises(AssertionError):
+            parity.assert_match(tmp_path / "a", tmp_path / "b")
+    else:
+        parity.assert_match(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_step_that_calls_that_of_its_base_is_one(tmp_path):
+    import torch
+
+    class Halved(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    torch.optim.SGD([torch.zeros(1)])  # from then on PyTorch calls hooks in both
+    assert trained_linear(tmp_path / "a", kind=Halved).numbers() == [0, 1]
+
+
 @pytest.mark.filterwarnings("error::UserWarning")  # that the model itself was not called
 def test_a_closure_is_part_of_its_step(tmp_path):
     import torch

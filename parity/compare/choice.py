@@ -4,8 +4,11 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from parity.base.errors import UsageError
 from parity.trace.reader import Trace, View
+from parity.trace.reduced import Reduced
 from parity.trace.rungs import fits, rung_of
 from parity.trace.side import labels_of
 
@@ -94,6 +97,7 @@ def chosen(traces: Sequence[Trace], choice: Choice) -> tuple[list[Trace], dict[s
     only: dict[str, list[str]] = {}
     for label, place in zip(labels, (0, 1), strict=True):
         names = {name for pair in pairs for name in pair[place] - pair[1 - place]}
+        names -= _unchanged(traces[place], names, steps)
         if names:
             only[label] = sorted(names)
     common = {step: _common(known, found[0][step], found[1][step]) for step in steps}
@@ -128,6 +132,21 @@ def _check_fits(choice: Choice, held: Mapping[str, Mapping[int, Names]]) -> None
                 f"no step of {label} is among those asked for; allowed: of {min(steps)} to "
                 f"{max(steps)}"
             )
+
+
+def _unchanged(trace: Trace, names: Collection[str], steps: Collection[int]) -> set[str]:
+    """Return the clipped gradients among some names that nothing was clipped from."""
+    found = {name for name in names if name.startswith("clipped_")}
+    for _, tensors in trace.everything(steps) if found else ():
+        for name in found & tensors.keys():
+            clipped = tensors[name]
+            gradient = tensors.get(name.removeprefix("clipped_"), np.empty(0))
+            if isinstance(clipped, Reduced) and isinstance(gradient, Reduced):
+                equal = clipped.crc32 == gradient.crc32 != ""
+            else:
+                equal = np.array_equal(clipped, gradient)
+            found -= set() if equal else {name}
+    return found
 
 
 def _common(known: dict[Names, Names], a: Names, b: Names) -> Names:

@@ -153,5 +153,6 @@ def check_declared(tolerances: Mapping[Any, Any]) -> None:
                 raise UsageError(
                     f"tolerance of {key!r}: {name} is {value!r}; allowed: from 0 to below 1"
                 )
-        if not isinstance(tolerance.reason, str) or not tolerance.reason.strip():
+        reason: object = tolerance.reason
+        if not isinstance(reason, str) or not reason.strip():
             raise UsageError(f"tolerance of {key!r}: no reason; allowed: why it is that large")

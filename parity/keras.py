@@ -173,7 +173,7 @@ def rules_of(optimizer: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
       `optimizer`, and if some variables are left out of the decay `optimizers`, a group each.
     """
-    kind, settings = type(optimizer).__name__, plain(optimizer.get_config())
+    kind, settings = type(optimizer).__name__, plain(_config(optimizer))
     decay, alike = settings.get("weight_decay"), dict[Any, list[str]]()
     for name, each in variables.items():
         own = 0.0 if decay and not optimizer._use_weight_decay(each) else decay
@@ -184,6 +184,15 @@ def rules_of(optimizer: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
     ]
     whole = {"kind": kind, "settings": settings}
     return {"optimizer": whole, "optimizers": rules if len(rules) > 1 else []}
+
+
+def _config(each: Any) -> dict[str, Any]:
+    """Return what a layer or an optimiser was made with."""
+    try:
+        found: dict[str, Any] = each.get_config()
+    except NotImplementedError:  # of a cell or a schedule of the user's
+        found = vars(each)
+    return found
 
 
 def kept_by(
@@ -224,7 +233,7 @@ def _modules(model: Any) -> list[dict[str, Any]]:
 
     def settings(layer: Any) -> Any:
         own = type(layer).__module__.split(".", 1)[0] == "keras" and layer is not model
-        return layer.get_config() if own else {}
+        return _config(layer) if own else {}
 
     return described(
         [("model", model), *_layers(model)],

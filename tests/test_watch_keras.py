@@ -169,7 +169,7 @@ def one_process(tmp_path_factory):
     """Run in one process what TensorFlow's backend does; return its folder and its lines."""
     folder = tmp_path_factory.mktemp("tensorflow")
     (page,) = re.findall(r"```python\n(import keras\n.*?)```", PAGE.read_text(), re.DOTALL)
-    return folder, run(page + MODEL + TAPE + DECAYS + REFUSED, folder).splitlines()
+    return folder, run(page + MODEL + TAPE + DECAYS + OWN + REFUSED, folder).splitlines()
 
 
 def test_the_page_s_lines_run_as_written(one_process):
@@ -213,6 +213,36 @@ def test_variables_left_out_of_the_decay_are_stated(one_process):
         for each in facts["optimizers"]
         for name in each["parameters"]
     } == {"net/fc/kernel": 0.25, "net/fc/bias": 0.0}
+
+
+OWN = """
+class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 0.01 * keras.ops.minimum(1.0, (keras.ops.cast(step, "float32") + 1) / 4)
+
+class Cell(keras.layers.Layer):
+    state_size = 2
+
+    def __init__(self, act):
+        super().__init__()
+        self.kernel = self.add_weight(shape=(4, 2), name="kernel")
+        self.act = act
+
+    def call(self, x, states):
+        new = self.act(x @ self.kernel + states[0])
+        return new, [new]
+
+model = keras.Sequential([keras.Input((3, 4)), keras.layers.RNN(Cell(keras.ops.tanh))])
+model.compile(keras.optimizers.SGD(Warmup(), momentum=0.5), loss="mse")
+with parity.keras.watch("own", model):
+    model.fit(np.ones((8, 3, 4)), np.ones((8, 2)), 4, verbose=0)
+"""
+
+
+def test_a_schedule_and_a_cell_that_state_nothing_are_watched(one_process):
+    trace = Trace(one_process[0] / "own")
+    assert trace.header["facts"]["optimizer"]["settings"]["momentum"] == 0.5
+    assert trace.numbers() == [0, 1]
 
 
 REFUSED = """

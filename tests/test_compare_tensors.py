@@ -83,6 +83,20 @@ def test_equal_infinities_that_mean_something_are_equal_and_bound_no_other(name)
         check_numbers({name: np.array([np.inf, np.nan])}, "paddle-2", 3, [name])
 
 
+def test_an_infinity_on_one_side_is_a_mismatch_whatever_was_seen_before():
+    a, b = np.array([np.inf, 5.0]), np.array([4.0, 5.0])
+    given = (SIDES, 3, "loss/perplexity", Tolerance(1e-5, 1e-5))
+    distance, mismatch = compare_tensor(a, b, *given, known=0.9)
+    assert mismatch.place.index == (0,)
+    assert not distance.used <= 1
+    values = distance.to_json()
+    assert (values["worst_absolute"], values["worst_relative"], values["used"]) == (None,) * 3
+
+
+def test_a_tolerance_that_is_a_share_of_the_step_alone_is_not_called_exact():
+    assert str(Tolerance(0, 0, step=0.5)) == "0, 0.5 of the step"
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
 def test_integers_that_float64_does_not_hold_are_told_apart(dtype):
     a = np.array([2**62, 7], dtype)

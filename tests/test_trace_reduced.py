@@ -235,6 +235,26 @@ def test_what_is_not_finite_is_counted_and_fails(tmp_path):
         assert_match(a, record(tmp_path / "b", detail="statistics"))
 
 
+def test_what_is_no_number_counts_where_it_means_something(tmp_path):
+    """As among scores; elsewhere it fails in any case."""
+    for scores, matches in (([-1.0, 0.0, -np.inf], True), ([-1.0, 0.0, 0.0], False)):
+        folders = [
+            record(
+                tmp_path / side,
+                tensors={"decode/scores": np.array(each)},
+                tolerances=None,
+                detail="statistics",
+                versions={"of": side},
+            )
+            for side, each in (("a", [-1.0, 0.0, -np.inf]), ("b", scores))
+        ]
+        if matches:
+            assert_match(*folders)
+        else:
+            with pytest.raises(AssertionError, match="number of infinities 1 against 0"):
+                assert_match(*folders)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_numbers_whose_sum_overflows_have_a_mean(tmp_path, dtype):

@@ -131,6 +131,8 @@ def _differences(
     """Yield each statistic, its value on both sides and how far they may be apart."""
     kind = np.float32 if np.float32 in (a.dtype, b.dtype) else np.float64
     rounding = _ROUNDING * float(np.finfo(kind).eps) * largest
+    yield "the number of NaN", a.nan, b.nan, 0.0
+    yield "the number of infinities", a.infinite, b.infinite, 0.0
     yield "min", a.min, b.min, bound
     yield "max", a.max, b.max, bound
     yield "mean", a.mean, b.mean, bound + rounding

@@ -77,13 +77,15 @@ class Distance:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
+        # JSON has neither infinity nor NaN: None where no difference is allowed and there is
+        # one, and for the distance from what is no number
+        numbers = {
             "worst_absolute": self.absolute,
             "worst_relative": self.relative,
-            "where": self.where.to_json() if self.where else None,
-            # JSON has no infinity: None where no difference is allowed and there is one
-            "used": self.used if math.isfinite(self.used or 0.0) else None,
+            "used": self.used,
         }
+        known = {n: x if math.isfinite(x or 0.0) else None for n, x in numbers.items()}
+        return known | {"where": self.where.to_json() if self.where else None}
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def compare_tensor(
     if tolerance is None:
         return distance, None
     smallest = tolerance.smallest(scale)
-    if largest <= smallest * min(known, 1.0):
+    if math.isfinite(largest) and largest <= smallest * min(known, 1.0):
         distance.used = 0.0 if largest == 0 else largest / smallest
         return distance, None
     whole = a, b
@@ -187,7 +189,7 @@ def compare_tensor(
         # a NaN must not count as no difference
         used = np.where(difference == 0, 0.0, difference / allowed)
     index = np.unravel_index(int(np.argmax(used)), used.shape)
-    distance.used = float(used[index])
+    distance.used = float(used[index]) if not np.isnan(used[index]) else math.inf
     if distance.used <= 1:
         return distance, None
     mismatch = Mismatch(

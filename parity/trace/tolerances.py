@@ -48,7 +48,7 @@ class Tolerance:
         return np.asarray(self.relative * magnitude + floor)
 
     def __str__(self) -> str:
-        if not (self.relative or self.floor):
+        if not (self.relative or self.floor or self.step):
             return "exact"
         step = f", {self.step:g} of the step" if self.step else ""
         if self.relative == self.floor:

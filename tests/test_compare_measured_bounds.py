@@ -102,6 +102,9 @@ def test_a_bound_is_sixteen_times_the_largest_distance(tmp_path, capsys):
         ('{"format": 2}', "holds no bounds"),
         (json.dumps(BOUNDS | {"tensors": {"loss/a": [10**400]}}), "holds no bounds"),
         (json.dumps(BOUNDS | {"side": "a\x1b[2J"}), "holds no bounds"),
+        (json.dumps(BOUNDS | {"tensors": {"loss/a": [2.5]}}), "holds no bounds"),
+        (json.dumps(BOUNDS | {"dtype": "float64"}), "bounds of float64; allowed: of float32"),
+        (json.dumps(BOUNDS | {"side": "hers"}), "is of hers; allowed: of ours or theirs"),
     ],
 )
 def test_a_file_that_holds_no_bounds_is_refused(tmp_path, capsys, content, told):
@@ -138,3 +141,14 @@ def test_a_watched_training_is_run_again_with_every_number_moved(tmp_path, capsy
     script.write_text(TRAINING.format(root=ROOT, start=0.5))
     status = main(parity, words)
     assert "another initial/" in assert_one_line(status, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("distance", [0.1, 2.0])
+def test_the_bound_of_what_is_nothing_but_rounding_allows_any_difference(tmp_path, distance):
+    for side, sign in (("ours", 1), ("theirs", -1)):
+        with Recorder(tmp_path / side, framework=side, dtype="float32") as recorder:
+            recorder.step(0, {"gradient/b": np.full(3, sign * 1e-9, np.float32)})
+    noise = {"tensors": {"gradient/b": [distance]}, "noise": ["gradient/b"]}
+    (tmp_path / "bounds.json").write_text(json.dumps(BOUNDS | noise))
+    folders = tmp_path / "ours", tmp_path / "theirs"
+    assert_match(*folders, bounds=tmp_path / "bounds.json")

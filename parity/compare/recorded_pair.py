@@ -78,6 +78,8 @@ def compare_pair(
         raise UsageError(f"{a} is {kinds[0]}, {b} is {kinds[1]}; allowed: two of a kind")
     _check_same_run(sides, first.header, second.header)
     dtype = str(first.header["dtype"])
+    if measured is not None and measured.dtype != dtype:
+        raise UsageError(f"bounds of {measured.dtype}; allowed: of {dtype}, as both sides are")
     declared = declared_tolerances(sides, traces, tolerances or {})
     bounds = Bounds(dtype, declared, measured)
     comparison = _PairComparison((a, b), traces, History(dtype, (a, b)), bounds, after_mismatch)

@@ -140,6 +140,10 @@ def compared(
             named = None if mapping is None else read(Path(mapping))
             renamed = traces if named is None else named.mapped(traces)
             measured = None if bounds is None else read_measured(Path(bounds), named)
+            sides = [trace.side.framework for trace in traces]
+            if measured is not None and named is None and measured.side not in sides:
+                told = f"is of {measured.side}; allowed: of {' or '.join(sides)}"
+                raise UsageError(f"{bounds}: {told}")
             join_ranks(renamed)
             parts, only = chosen(renamed, choice)
             of_pair = compare_pair(parts, tolerances, after_mismatch, measured)

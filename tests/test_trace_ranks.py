@@ -140,6 +140,14 @@ def test_a_rank_that_was_cut_is_named(tmp_path, one):
         assert_match(one, ranks)
 
 
+def test_a_rank_that_recorded_fewer_steps_is_named(tmp_path, one):
+    ranks = record_ranks(tmp_path / "ranks")
+    shorter = ranks / "rank-1" / "steps.jsonl"
+    shorter.write_bytes(b"".join(shorter.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(AssertionError, match=r"rank 1 recorded \d steps of \d; allowed: the same"):
+        assert_match(one, ranks)
+
+
 def test_a_folder_that_lacks_a_rank_is_refused(tmp_path, one):
     ranks = record_ranks(tmp_path / "ranks")
     with pytest.raises(UsageError, match="holds the trace of one process"):

@@ -124,7 +124,12 @@ class Ranks(Trace):
         return self._unequal[1] if self._unequal[0] == step else {}
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        # one rank may go on where another was cut
+        counts = {rank: len(trace.numbers()) for rank, trace in enumerate(self._ranks)}
+        for rank, count in counts.items():
+            # one rank may go on where another was cut
+            if count < max(counts.values()) and not self._ranks[rank].cut():
+                told = f"rank {rank} recorded {count} steps of {max(counts.values())}"
+                raise UsageError(f"{self.folder}: {told}; allowed: the same steps")
         for lines in zip(*(trace.lines() for trace in self._ranks), strict=False):
             self._check_step([line["step"] for line in lines])
             names = self._names([line["digests"] for line in lines])

@@ -219,8 +219,11 @@ def test_a_line_that_the_disk_has_no_room_for_is_taken_back(tmp_path, recorded):
         "writer = Writer(folder, {}); tensors = {'weight/' + 'x' * 60: np.zeros(())}\n"
         "for step in range(recorded): writer.step(step, tensors)\n"
         "room = (folder / 'steps.jsonl').stat().st_size + 50\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))\n"
-        "writer.step(recorded, tensors)"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (room, 2 * room))\n"
+        "try: writer.step(recorded, tensors)\n"
+        "finally:\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * room, 2 * room))\n"
+        "    if recorded == 3: writer.step(recorded, tensors)"
     )
     folder = tmp_path / "trace"
     done = run_python("-c", code, folder, recorded)
@@ -228,7 +231,8 @@ def test_a_line_that_the_disk_has_no_room_for_is_taken_back(tmp_path, recorded):
     assert done.stderr.endswith(f"UsageError: {said} up to {recorded - 1}\n")
     lines = (folder / "steps.jsonl").read_text()
     assert lines.endswith("}\n")
-    assert lines.count("\n") == recorded
+    assert lines.count("\n") == recorded + (recorded == 3)  # it goes on where there is room
+    assert "\0" not in lines
 
 
 # following while it is written

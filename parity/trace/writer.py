@@ -141,7 +141,8 @@ class Writer:
                 rest = rest[self._index.write(rest) :]
         except OSError as error:
             with suppress(OSError):
-                self._index.truncate(end)
+                self._index.seek(end)
+                self._index.truncate()
             raise UsageError(f"{self._path}: cannot be written: {reason(error)}") from None
 
     def _pending(self) -> int:

@@ -273,7 +273,10 @@ def test_of_two_recorders_at_once_the_second_is_refused(tmp_path):
             recorder.step(step, {"loss/global": np.ones(1)})
             done = run_python("-c", f"import parity; parity.Recorder({words})")
             assert "is writing to it; allowed: another folder" in done.stderr
+            with pytest.raises(UsageError, match="this process is writing to it; allowed: ano"):
+                Recorder(tmp_path / ".", framework="b", dtype="float64")
     assert Trace(tmp_path).numbers() == [0, 1]
+    Recorder(tmp_path, framework="b", dtype="float64").close()
 
 
 @pytest.mark.parametrize(

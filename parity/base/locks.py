@@ -19,6 +19,8 @@ from parity.base.errors import UsageError
 from parity.base.files import make_folder, read_file, reason
 from parity.base.progress import say
 
+# Process -> the folders that it writes to: a lock keeps out no other holder in its process.
+_written: set[tuple[int, Path]] = set()
 LOCK = ".lock"  # in a folder that one process at a time may write to
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)  # some disks have none
 _NAMED_SECONDS = 1.0  # a holder writes its name right after it has the lock
@@ -78,8 +80,16 @@ def only_writer(folder: Path, flag: str = "--out") -> Iterator[None]:
             "until that process ends"
         )
 
+    mine = os.getpid(), folder.resolve()
+    if mine in _written:
+        raise UsageError(
+            f"{folder}: this process is writing to it; allowed: another {flag}, or to end that "
+            "first"
+        )
     with contextlib.ExitStack() as stack:
         file = _lock_in(folder, refuse)
+        _written.add(mine)
+        stack.callback(_written.discard, mine)
         if file is not None:
             stack.enter_context(file)
             stack.callback(_remove, path, os.getpid(), made)

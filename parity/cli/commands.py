@@ -6,6 +6,7 @@ The library's own stand here; a checkout adds those of its laboratory.
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -266,7 +267,9 @@ def _summary() -> Path:
 def _add_to(summary: Path, report: dict[str, Any]) -> None:
     """Append a report: other commands of the step have summaries in this file, too."""
     text = report_text(report)
-    fence = "`" * 4  # longer than any in a name would be
+    fence = "`" * (
+        3 + max(map(len, re.findall("`+", text)), default=0)
+    )  # none in a name ends it
     matched = report["verdict"] == "match"
     title = f"match: {headline(report)}" if matched else text.splitlines()[0]
     lines = f"### {escaped(title)}\n\n{fence}text\n{text}\n{fence}\n"

@@ -41,7 +41,7 @@ def in_torch(folder):
         optimizer.step()
 
 
-def in_jax(folder, weights=None, steps=1, *, state=False):
+def in_jax(folder, weights=None, steps=1, *, state=False, rate=0.01):
     import optax
     from flax import nnx
 
@@ -58,7 +58,7 @@ def in_jax(folder, weights=None, steps=1, *, state=False):
             return self.out(self.attention(seen))
 
     model = Model()
-    optimizer = nnx.Optimizer(model, optax.adam(0.01), wrt=nnx.Param)
+    optimizer = nnx.Optimizer(model, optax.adam(rate), wrt=nnx.Param)
     if weights is not None:
         parity.jax.load(model, weights, optimizer if state else None)
     with parity.jax.watch(folder, model, optimizer):
@@ -171,13 +171,14 @@ def test_a_rule_of_optax_says_what_it_was_made_with(tmp_path):
 
 
 @pytest.mark.usefixtures("double")
-def test_a_training_in_jax_goes_on_as_if_it_had_not_stopped(tmp_path):
+@pytest.mark.parametrize("rate", [0.01, lambda step: 0.01 / (1 + step)])
+def test_a_training_in_jax_goes_on_as_if_it_had_not_stopped(tmp_path, rate):
     whole, rest, file, weights = (tmp_path / name for name in ("whole", "rest", "map", "w"))
-    in_jax(whole, steps=3)
+    in_jax(whole, steps=3, rate=rate)
     assert main(command, ["align", str(whole), str(whole), "-o", str(file)]) == 0
     words = ["--map", str(file), "--after", "0", "-o", str(weights)]
     assert main(command, ["weights", str(whole), *words]) == 0
-    in_jax(rest, weights, steps=2, state=True)
+    in_jax(rest, weights, steps=2, state=True, rate=rate)
     for step, tensors in Trace(rest).steps():
         expected = Trace(whole).read(step + 1)
         for name, array in tensors.items():

@@ -254,7 +254,12 @@ class _Hooks(ModuleHooks):
         if str(tensor.dtype).rpartition(".")[2] in ("bfloat16", "float16"):
             # `numpy` would give bfloat16 as integers of 16 bits
             tensor = tensor.detach().cast("float32")
-        return np.array(tensor.numpy())
+        array = np.array(tensor.numpy())
+        if tensor.is_selected_rows():  # the gradient of a sparse embedding
+            held = tensor.get_selected_rows()
+            rows, array = array, np.zeros((held.height(), *array.shape[1:]), array.dtype)
+            np.add.at(array, held.rows(), rows)
+        return array
 
     def _like(self, array: np.ndarray, tensor: Any) -> Any:
         return self._paddle.to_tensor(array).cast(tensor.dtype)

@@ -346,6 +346,28 @@ def test_a_weight_s_decay_is_stated_wherever_paddle_keeps_it(tmp_path):
         assert (decay(facts["optimizer"]), found) == (whole, of_each)
 
 
+SPARSE = """
+import parity.paddle
+import paddle
+
+for sparse in (False, True):
+    paddle.seed(1)
+    model = paddle.nn.Embedding(11, 4, sparse=sparse)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    with parity.paddle.watch(str(sparse), model, optimizer):
+        for _ in range(2):
+            (model(paddle.to_tensor([[1, 2, 2, 5]])) ** 2).sum().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+"""
+
+
+def test_a_sparse_gradient_is_that_of_the_whole_table(tmp_path):
+    called("-c", SPARSE, cwd=tmp_path)
+    assert_match(tmp_path / "False", tmp_path / "True")
+    assert np.count_nonzero(Trace(tmp_path / "True").read(1)["gradient/weight"]) == 12
+
+
 def test_tensorflow_imported_first_is_refused(tmp_path):
     code = (
         "import sys, types\n"

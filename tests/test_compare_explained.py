@@ -265,6 +265,20 @@ def test_gradients_that_one_side_alone_changes_are_the_cause(tmp_path):
     )
 
 
+@pytest.mark.parametrize("decay", [0, 0.1])
+def test_a_weight_that_nothing_but_rounding_moved_is_called_so(tmp_path, decay):
+    """As a bias before a batch normalisation that began at 0; unless it decays, too."""
+    for side, own in (("ours", 3e-17), ("theirs", -2e-17)):
+        start = 1.0 if decay else 0.0
+        weight = start * (1 - decay * (side == "ours")) - 0.1 * own
+        found = {"gradient/w": np.ones(3), "gradient/b": np.array([own])}
+        with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
+            recorder.step(0, found | {"weight/b": np.array([weight])})
+    first = " ".join(_said(tmp_path).split())
+    assert first.startswith("mismatch in weight/b, step 0")
+    assert ("why: gradient/b is no larger than rounding on both sides" in first) == (not decay)
+
+
 @pytest.mark.parametrize("added", [1e-6, 1e-5])
 @pytest.mark.parametrize("mine", [0, 1])
 def test_what_pytorch_adds_to_the_norm_is_named(tmp_path, mine, added):

@@ -144,7 +144,9 @@ def test_a_rank_that_recorded_fewer_steps_is_named(tmp_path, one):
     ranks = record_ranks(tmp_path / "ranks")
     shorter = ranks / "rank-1" / "steps.jsonl"
     shorter.write_bytes(b"".join(shorter.read_bytes().splitlines(keepends=True)[:-1]))
-    with pytest.raises(AssertionError, match=r"rank 1 recorded \d steps of \d; allowed: the same"):
+    with pytest.raises(
+        AssertionError, match=r"rank 1 recorded \d steps of \d; allowed: the same"
+    ):
         assert_match(one, ranks)
 
 

@@ -11,7 +11,7 @@ from conftest import run_python
 from moved_numbers import assert_moved
 from test_align import run
 
-from parity import Trace
+from parity import Trace, assert_match
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "watching.md"

@@ -155,10 +155,16 @@ class _Search:
     def _no_larger_than_rounding(self) -> str:
         """Say that a gradient is next to nothing on both sides, if what differs is of one."""
         parts = self._first.split("/")[1:]
-        names = {"gradient": parts, "clipped_gradient": parts, "optimizer": parts[:-1]}
+        names = {"gradient": parts, "weight": parts, "optimizer": parts[:-1]}
         name = "gradient/" + "/".join(names.get(self._rung, ()))
         if not all(name in tensors for tensors in self._now):
             return ""
+        if self._rung == "weight":  # what a rate of up to 1 makes of them, and not a decay
+            a, b = (each[self._first].astype(np.float64) for each in self._now)
+            if a.shape != b.shape or magnitude(a - b) > sum(
+                magnitude(x[name]) for x in self._now
+            ):
+                return ""
         shares = []
         for tensors in self._now:
             gradients = [x for n, x in tensors.items() if n.startswith("gradient/")]

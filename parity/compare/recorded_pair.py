@@ -25,7 +25,7 @@ from parity.compare.tensors import Distance, Mismatch, check_numbers, compare_te
 from parity.compare.verdict import Verdict
 from parity.trace.reader import Trace
 from parity.trace.reduced import Reduced
-from parity.trace.rungs import rung_of, rungs
+from parity.trace.rungs import fits, rung_of, rungs
 from parity.trace.side import labels_of
 from parity.trace.tolerances import EXACT, Tolerance
 
@@ -173,10 +173,13 @@ class _PairComparison(StepComparison):
         if not self.tensors:
             self.tensors, self.loss = names, _loss(a)
             self.batch = [list(a[n].shape) for n in names if n.startswith("batch/")]
-            if unused := self._bounds.unused(names):
-                raise UsageError(
-                    f"tolerance of {unused[0]!r}: no tensor of step {step} has such a name"
-                )
+            unused = self._bounds.unused(names)
+            # some tensors are there in later steps alone, such as a gradient once it is clipped
+            lines = self._traces[self._sides[0]].lines() if unused else ()
+            later = {name for line in lines for name in line["digests"]}
+            for key in unused:
+                if not any(fits(name, key) or rung_of(name) == key for name in later):
+                    raise UsageError(f"tolerance of {key!r}: no tensor has such a name")
         bounds = StepBounds(lambda name: self._bounds.at(name, step))
         known = self.worst[self._sides]
         found = compare_step(a, b, self._sides, step, names, bounds, known, types=True)

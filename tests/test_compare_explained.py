@@ -265,6 +265,24 @@ def test_gradients_that_one_side_alone_changes_are_the_cause(tmp_path):
     )
 
 
+@pytest.mark.parametrize("mine", [0, 1])
+@pytest.mark.parametrize("share", [0.25, 0.3])
+def test_a_gradient_recorded_after_clipping_is_called_so(tmp_path, mine, share):
+    """As by the watch of JAX and Keras, where a loop clips by hand."""
+    gradients = np.random.default_rng(3).normal(size=(2, 12))
+    for place, side in enumerate(("ours", "theirs")):
+        found = dict(zip(("gradient/v", "gradient/w"), gradients, strict=True))
+        if place == mine:
+            found = {name: share * each for name, each in found.items()}
+        else:
+            found |= {f"clipped_{name}": 0.25 * each for name, each in found.items()}
+        with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
+            recorder.step(0, found)
+    one, other = (("ours", "theirs"), ("theirs", "ours"))[mine]
+    told = f"why: the gradients of {one} are those of {other} after clipping: {one} recorded"
+    assert (told in " ".join(_said(tmp_path).split())) == (share == 0.25)
+
+
 @pytest.mark.parametrize("decay", [0, 0.1])
 def test_a_weight_that_nothing_but_rounding_moved_is_called_so(tmp_path, decay):
     """As a bias before a batch normalisation that began at 0; unless it decays, too."""

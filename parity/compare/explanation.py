@@ -100,6 +100,9 @@ class _Search:
         if self._step and self._rung == "gradient" and (told := self._accumulated()):
             yield Explanation(self._first, told)
             return
+        if told := self._clipped_before():
+            yield Explanation(self._first, told)
+            return
         if self._rung in _OF_STEP and (told := self._changed_alone()):
             yield Explanation(self._first, told)
             return
@@ -193,6 +196,22 @@ class _Search:
                 return (
                     f"the gradient of step {step} in {label} holds that of step {step - 1}, "
                     "too, as where nothing sets it to zero in between"
+                )
+        return ""
+
+    def _clipped_before(self) -> str:
+        """Say that one side's gradients are those that the other one clipped, if they are."""
+        wrong = [name for name in self._wrong if name.startswith("gradient/")]
+        wrong = [name for name in wrong if all(name in each for each in self._now)]
+        for mine, label in enumerate(self._labels):
+            other = self._traces[1 - mine].whole.read(self._step)
+            clipped = {n: other[f"clipped_{n}"] for n in wrong if f"clipped_{n}" in other}
+            if wrong and all(
+                n in clipped and _close(self._now[mine][n], clipped[n]) for n in wrong
+            ):
+                return (
+                    f"the gradients of {label} are those of {self._labels[1 - mine]} after "
+                    f"clipping: {label} recorded what its optimiser was given"
                 )
         return ""
 

@@ -248,21 +248,24 @@ def test_a_kink_is_called_so(tmp_path):
     assert "why: a kink: 1 of 64 elements of forward/act are zero on one side" in first
 
 
-def test_gradients_that_one_side_alone_changes_are_the_cause(tmp_path):
-    """Clipping may well be on one side alone, where it was forgotten on the other."""
+@pytest.mark.parametrize("unseen", [False, True])
+def test_gradients_that_one_side_alone_changes_are_the_cause(tmp_path, unseen):
+    """Clipping may well be on one side alone, where it was forgotten on the other.
+
+    It is none where both kept the same of what they were given.
+    """
     gradient = np.random.default_rng(3).normal(size=12)
     for side, share in (("ours", 1), ("theirs", 0.25)):
-        tensors = {"gradient/w": gradient, "optimizer/w/m": 0.1 * share * gradient}
+        kept = 0.1 * (0.25 if unseen else share) * gradient
+        tensors = {"gradient/w": gradient, "optimizer/w/m": kept, "weight/w": -share * kept}
         if side == "theirs":
             tensors["clipped_gradient/w"] = share * gradient
         with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
             recorder.step(0, tensors)
     first = " ".join(_said(tmp_path).split())
-    assert first.startswith("mismatch in optimizer/w/m, step 0")
-    assert (
-        "why: theirs changes its gradients before the update, as by clipping them; ours"
-        in first
-    )
+    assert first.startswith(f"mismatch in {'weight/w' if unseen else 'optimizer/w/m'}, step 0")
+    told = "why: theirs changes its gradients before the update, as by clipping them; ours"
+    assert (told in first) == (not unseen)
 
 
 @pytest.mark.parametrize("mine", [0, 1])

@@ -965,6 +965,37 @@ def test_doctor_names_the_constants_that_paddle_holds_in_float32(tmp_path):
         assert below / above == pytest.approx(float(value), rel=1e-14)
 
 
+def of_rules(carried, folder, kind, ours, theirs, port="keras"):
+    """Return what doctor says of two optimisers of a kind, that have these settings."""
+    sides = []
+    for name, settings in (("torch", ours), (f"{port}-carried", theirs)):
+        facts = {"optimizer": {"kind": kind, "settings": settings}, "optimizers": []}
+        sides.append(with_header(carried / name / "gru", folder / name, {}, facts))
+    found = traps([Trace(each) for each in sides])
+    return [(each.what, each.values, each.fix) for each in found if "optimizer" in each.where]
+
+
+@pytest.mark.parametrize("kind", ["Adam", "RMSprop", "SGD", "AdamW"])
+def test_doctor_tells_a_decay_of_the_weight_from_one_of_the_gradient(carried, tmp_path, kind):
+    ours = {"momentum": 0.5, "weight_decay": 0.01}
+    theirs = {**ours, "use_ema": False}
+    found = of_rules(carried, tmp_path / "1", kind, ours, theirs)
+    values = "added to the gradient", "of the weight itself"
+    regularizer = "in Keras an L2 regularizer of half of it, not weight_decay"
+    fix = "AdamW on both" if kind == "Adam" else regularizer
+    assert [each for each in found if each[0] == "decay"] == (
+        [("decay", values, fix)] if kind != "AdamW" else []
+    )
+    ours |= {"decoupled_weight_decay": True}
+    found = of_rules(carried, tmp_path / "2", kind, ours, theirs)
+    assert "decay" not in [each[0] for each in found]
+
+
+def test_of_sgd_without_momentum_either_decay_is_the_same(carried, tmp_path):
+    ours = {"momentum": 0, "weight_decay": 0.01}
+    assert of_rules(carried, tmp_path, "SGD", ours, {**ours, "use_ema": False}) == []
+
+
 PADDLE_DECAYS = """
 import sys
 import parity.paddle

@@ -392,6 +392,7 @@ class _Doctor:
                 continue
             yield from (trap for _, trap in self._setting("", kind, what, own, settings))
         yield from self._others(_OF_OPTIMIZERS, settings)
+        yield from _decays(kind, settings)
         if kind in ("adam", "adamw"):
             yield from self._held(settings)
         odd = [side for side in self._sides if side in _ODD.get(kind, ((), ""))[0]]
@@ -465,6 +466,22 @@ def _that_moves(names: Sequence[str], facts: Mapping[str, Any]) -> Any:
     if groups := facts.get("optimizers"):
         return next((each for each in groups if set(names) & set(each["parameters"])), None)
     return facts.get("optimizer", {})
+
+
+def _decays(kind: str, settings: list[Settings]) -> Iterator[Trap]:
+    """Yield that a decay in Keras, of whatever optimiser, is one as AdamW's."""
+    of_keras = ["use_ema" in each for each in settings]
+    alike = kind in ("adamw", "lamb")
+    alike = alike or any(each.get("decoupled_weight_decay") for each in settings)
+    # without momentum SGD moves a weight equally by either
+    alike = alike or (kind == "sgd" and not any(each.get("momentum") for each in settings))
+    both = all(each.get("weight_decay") for each in settings)
+    if both and of_keras[0] != of_keras[1] and not alike:
+        values = (
+            "of the weight itself" if each else "added to the gradient" for each in of_keras
+        )
+        fix = "in Keras an L2 regularizer of half of it, not weight_decay"
+        yield Trap("decay", _texts(list(values)), "AdamW on both" if kind == "adam" else fix)
 
 
 def _by_odd(

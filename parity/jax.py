@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ def watch(
         )
     options = {"ranks": (jax.process_index(), count), **options}
     hooks_of, held = _kind(model, optimizer)
+    params = optimizer.params if hooks_of is _StateHooks else model
+    params = flax.nnx.state(model, optimizer.wrt) if hooks_of is _Hooks else params
     # parameters may be NumPy's, which lie on no device
     lying = (each for _, array in held for each in getattr(array, "devices", set)())
     device = next(lying, jax.local_devices()[0])
@@ -88,9 +91,9 @@ def watch(
         "x64": jax.config.jax_enable_x64,
         "tf32": in_tf32("jax", jax, on_gpu=device.platform == "gpu"),
         "modules": _described(model) if hooks_of is _Hooks else _holders(held),
-        "optimizer": _rule_of(getattr(optimizer, "tx", optimizer)),
+        **_rule_of(getattr(optimizer, "tx", optimizer), params),
     }
-    trained = _named(optimizer.params) if hooks_of is _StateHooks else held
+    trained = _named(params) if hooks_of is _StateHooks else held
     kinds = {str(each.dtype) for _, each in trained}
     versions = {each.__name__: each.__version__ for each in (jax, flax, optax)}
     recording = Recording(folder, "jax", kinds, versions, facts, **options)
@@ -222,9 +225,14 @@ def _loaded(model: Any, file: str | Path) -> Any:
     return model.replace(**found) if isinstance(model, TrainState) else found["params"]
 
 
-def _rule_of(rule: Any) -> dict[str, Any]:
-    """Return the kind and settings of an optax rule, by what its functions hold."""
+def _rule_of(rule: Any, params: Any) -> dict[str, Any]:
+    """Return the kind and settings of an optax rule, by what its functions hold.
+
+    Returns:
+      `optimizer`, and if a mask leaves some out of the decay `optimizers`, a group each.
+    """
     parts: list[str] = []
+    masks: list[Any] = []
     settings: dict[str, Any] = {}
     todo, seen = [rule], set[int]()
     while todo:
@@ -239,6 +247,7 @@ def _rule_of(rule: Any) -> dict[str, Any]:
         parts.append(part)
         if part != "scale_by_schedule":  # whose functions, as those of a mask, are the user's
             todo[:0] = [held["inner"]] if part == "masked" else held.values()
+        masks += [held["mask"]] if part == "masked" else []
         for name, value in plain(held).items():
             if other := _PARTS.get(part, {}).get(name):
                 value = -value if part == "scale" else value
@@ -248,12 +257,42 @@ def _rule_of(rule: Any) -> dict[str, Any]:
             parts.append("nadam")
     rules = [each for each in dict.fromkeys(parts) if each in ("scale_by_adam", "scale_by_rms")]
     scaled = "scale" in parts or "scale_by_schedule" in parts
-    if not _PARTS.keys() >= set(parts) or len(rules) > 1 or not scaled:
-        return {"kind": "optax", "settings": {}}
+    bare = [each for each in parts if each != "with_extra_args_support"]
+    of_masks = [inner for outer, inner in pairwise(bare) if outer == "masked"]
+    known = _PARTS.keys() >= set(parts) and of_masks in ([], ["add_decayed_weights"])
+    if not known or len(rules) > 1 or not scaled:
+        return {"optimizer": {"kind": "optax", "settings": {}}, "optimizers": []}
     kind = {"scale_by_adam": "adam", "scale_by_rms": "rmsprop"}.get("".join(rules), "sgd")
     if kind == "adam" and "add_decayed_weights" in parts[parts.index("scale_by_adam") :]:
         kind = "adamw"
-    return {"kind": kind, "settings": settings}
+    groups = [
+        {"kind": kind, "settings": {**settings, **own}, "parameters": names}
+        for mask in masks
+        for own, names in zip(({}, {"weight_decay": 0.0}), _masked(mask, params), strict=True)
+        if names
+    ]
+    whole = {"kind": kind, "settings": groups[0]["settings"] if groups else settings}
+    return {"optimizer": whole, "optimizers": groups if len(groups) > 1 else []}
+
+
+def _masked(mask: Any, params: Any) -> tuple[list[str], list[str]]:
+    """Return the names of the parameters that a mask of optax has, and of the others."""
+    import jax
+    from flax import nnx
+
+    def whole(each: Any) -> bool:
+        return isinstance(each, nnx.Variable)
+
+    found: tuple[list[str], list[str]] = [], []
+
+    def take(path: Any, has: Any, part: Any) -> None:  # which may be a module's parameters
+        (value,) = jax.tree.leaves(has)
+        for rest, _ in jax.tree.leaves_with_path(part, is_leaf=whole):
+            found[not value].append(_path(_words((*path, *rest))))
+
+    given = mask(params) if callable(mask) else mask
+    jax.tree.map_with_path(take, given, params, is_leaf=whole)
+    return found
 
 
 def _own(model: Any) -> Iterator[tuple[str, Any]]:

@@ -166,8 +166,54 @@ def test_a_rule_of_optax_says_what_it_was_made_with(tmp_path):
     assert told(sgd) == ("sgd", {"momentum": 0.8, "nesterov": False, "learning_rate": 0.5})
     rms = ("rmsprop", {"rho": 0.9, "epsilon": 1e-8, "learning_rate": 0.5})
     assert told(optax.rmsprop(0.5)) == rms
-    for other in (optax.lion(0.5), optax.chain(optax.sgd(0.5), optax.scale(2.0))):
+    frozen = optax.masked(optax.adam(0.5), {"w": False})
+    for other in (frozen, optax.lion(0.5), optax.chain(optax.sgd(0.5), optax.scale(2.0))):
         assert told(other) == ("optax", {})
+
+
+def decayed(mask, module):
+    """Return which parameters decay, by the facts of a step of a linen or nnx module."""
+    import jax
+    import optax
+    from flax import linen, nnx
+    from flax.training.train_state import TrainState
+
+    rule, x = optax.adamw(0.5, weight_decay=0.1, mask=mask), np.ones((2, 3), np.float32)
+    if module == "nnx":
+        model = nnx.Sequential(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))
+        update = nnx.Optimizer(model, rule, wrt=nnx.Param)
+        with parity.jax.watch("out", model, update):
+            update.update(model, nnx.grad(lambda each: each(x).sum())(model))
+    else:
+        model = linen.Sequential([linen.Dense(4)])
+        params = model.init(jax.random.key(1), x)["params"]
+        given = TrainState.create(apply_fn=model.apply, params=params, tx=rule)
+        with parity.jax.watch("out", model, given):
+            loss = jax.grad(lambda each: given.apply_fn({"params": each}, x).sum())
+            given.apply_gradients(grads=loss(params))
+    facts = Trace("out").header["facts"]
+    groups = facts["optimizers"] or [facts["optimizer"] | {"parameters": ["all"]}]
+    return [(each["settings"]["weight_decay"], each["parameters"]) for each in groups]
+
+
+@pytest.mark.parametrize(
+    ("module", "kernel", "bias"),
+    [
+        ("nnx", "layers.0.kernel", "layers.0.bias"),
+        ("linen", "layers_0.kernel", "layers_0.bias"),
+    ],
+)
+def test_a_mask_of_optax_says_which_weights_decay(tmp_path, monkeypatch, module, kernel, bias):
+    import jax
+
+    monkeypatch.chdir(tmp_path)
+    several = jax.tree_util.Partial(jax.tree.map, lambda each: each.ndim > 1)
+    assert decayed(several, module) == [(0.1, [kernel]), (0.0, [bias])]
+    for each in (True, False):
+        assert decayed(lambda _, each=each: each, module) == [(0.1 * each, ["all"])]
+    if module == "linen":  # a tree, of a whole module or of each parameter
+        assert decayed({"layers_0": {"kernel": False, "bias": True}}, module)[1][1] == [kernel]
+        assert decayed({"layers_0": False}, module) == [(0.0, ["all"])]
 
 
 @pytest.mark.usefixtures("double")

@@ -850,6 +850,20 @@ FOUND = {
             ("divisor of the moving variance", ("n - 1", "n"), "no setting"),
         ],
     ),
+    "uneven zeros": (
+        *("keras", "conv", {"Conv2D": {"padding": [[0, 2], [0, 2]]}}),
+        [
+            ("padding", ("[1, 1]", "[[0, 2], [0, 2]]"), "a layer of zero padding before it"),
+            ("divisor of the moving variance", ("n - 1", "n"), "no setting"),
+        ],
+    ),
+    "a dilation, and the padding that suits it": (
+        *("keras", "conv", {"Conv2D": {"dilation_rate": [2, 2]}}),
+        [
+            ("dilation", ("[1, 1]", "[2, 2]"), "dilation_rate=[1, 1]"),
+            ("divisor of the moving variance", ("n - 1", "n"), "no setting"),
+        ],
+    ),
 }
 
 
@@ -963,6 +977,28 @@ def test_doctor_names_the_constants_that_paddle_holds_in_float32(tmp_path):
     for each, value in zip(traces, average.values, strict=True):
         below, above = (each.read(0)[f"activation_gradient/{n}"].flat[0] for n in (2, 3))
         assert below / above == pytest.approx(float(value), rel=1e-14)
+
+
+def test_the_zeros_that_are_put_before_a_convolution_count(tmp_path):
+    def padding(*sides):
+        traces = []
+        for place, modules in enumerate(sides):
+            folder = tmp_path / f"{len([*tmp_path.iterdir()])}" / "ab"[place]
+            traces.append(Trace(watched(folder, *modules, shape=(2, 1, 6, 6))))
+        found = [each for each in traps(traces) if not each.what.startswith("the ")]
+        return [(each.what, *each.values) for each in found]
+
+    inside = (lambda nn: nn.Conv2d(1, 2, 3, 2, padding=1),)
+    bare = (lambda nn: nn.Conv2d(1, 2, 3, 2),)
+    layer, unknown = (
+        (lambda nn: nn.ZeroPad2d(1), *bare),
+        (lambda nn: nn.ConstantPad2d(1, 0.0), *bare),  # as a function, it says nothing
+    )
+    for one in (inside, layer, unknown):
+        assert [padding(one, other) for other in (inside, layer, unknown)] == [[]] * 3
+    uneven = (lambda nn: nn.ZeroPad2d((0, 2, 1, 1)), *bare)
+    assert padding(inside, uneven) == [("padding", "[1, 1]", "[1, [0, 2]]")]
+    assert padding(inside, bare) == [("padding", "[1, 1]", "[0, 0]")]
 
 
 def of_rules(carried, folder, kind, ours, theirs, port="keras"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ _OF_OPTIMIZERS = {
 # Settings that decide how a framework computes, not what, or that are named otherwise.
 _ALIKE = (
     *("foreach", "fused", "capturable", "differentiable", "betas", "is_hf_initialized"),
-    *("p", "rate", "dropout", "recurrent_dropout"),
+    *("p", "rate", "dropout", "recurrent_dropout", "reversed_padding_repeated_twice"),
 )
 
 
@@ -157,15 +158,21 @@ class _Doctor:
     def _found(self) -> Iterator[tuple[str, Trap]]:
         yield from self._start()
         yield from self._tf32()
-        for row in self._rows:
+        for row in (each for each in self._rows if each.kind != "batch"):
             names = [name.partition(" ")[0] for name in row.units]
             settings = [
                 known.get(name, {}) for known, name in zip(self._modules, names, strict=True)
             ]
             # a function, or a graph, does not say what it was made with
             own_settings = _OF_MODULES.get(row.kind, {}) if all(settings) else {}
+            whole = self._with_zeros(names, settings) if row.kind == "conv" else settings
+            seen: set[str] = set()
             for what, own in own_settings.items():
-                yield from self._setting(row.units[1], row.kind, what, own, settings)
+                if what == "padding" and self._is_padded_elsewhere(names, whole, seen):
+                    continue
+                for _, trap in self._setting("", row.kind, what, own, whole):
+                    seen.add(what)
+                    yield row.units[1], trap
             for trap in self._others(own_settings, settings):
                 yield row.units[1], trap
             yield from self._conventions(row, settings)
@@ -175,6 +182,47 @@ class _Doctor:
         yield from self._attention_of_flax()
         yield from self._dropout()
         yield from self._optimizers()
+
+    def _with_zeros(self, names: Sequence[str], settings: list[Settings]) -> list[Settings]:
+        """Add to the settings of convolutions what layers of zero padding before them do."""
+        found = []
+        for name, own, shapes, facts in zip(
+            names, settings, self._shapes, self._facts, strict=True
+        ):
+            outputs = [each for each in shapes if each.startswith("forward/")]
+            before = {b: a for a, b in pairwise(outputs)}.get(f"forward/{name}")
+            zeros = [
+                each["settings"]["padding"]
+                for each in facts["modules"]
+                if f"forward/{each['name']}" == before
+                and str(each["kind"]).lower().startswith("zeropad")
+                and "padding" in each["settings"]
+            ]
+            found.append({**own, "zeros": zeros[0]} if zeros else own)
+        return found
+
+    def _is_padded_elsewhere(
+        self, names: Sequence[str], settings: list[Settings], seen: set[str]
+    ) -> bool:
+        """Return whether a function that no layer tells of pads what a convolution reads.
+
+        If so, both sides return one size, though their layers pad by unequal numbers of zeros.
+        Where dilations differ, the padding that suits them does, too.
+        """
+        pads = [
+            _padding(each.get("padding", 0), each, side)
+            for each, side in zip(settings, self._sides, strict=True)
+        ]
+        if seen or "same" in pads:
+            return "dilation" in seen
+        shapes = [
+            sorted(each.get(f"forward/{name}", [place]))
+            for place, (name, each) in enumerate(zip(names, self._shapes, strict=True))
+        ]
+        a, b = ([np.sum(np.broadcast_to(axis, 2)) for axis in each] for each in pads)
+        strides = _of_axes("stride", settings[0], self._sides[0])
+        apart = any(abs(x - y) >= step for x, y, step in zip(a, b, strides, strict=False))
+        return shapes[0] == shapes[1] and apart
 
     def _start(self) -> Iterator[tuple[str, Trap]]:
         for row in self._rows:
@@ -212,8 +260,13 @@ class _Doctor:
             fix = f"{name}={_text(value)}"
             if name is None:  # the second side has no such setting
                 fix = f"{found[0]}={values[1]} in {self._labels[0]}"
-            if what == "padding" and values[1] == "same":
-                fix = "a layer of zero padding before it, and padding='valid'"
+            if what == "padding" and (
+                any(isinstance(each, list) for each in value)
+                or (value != "same" and (values[1] == "same" or self._sides[1] == "keras"))
+            ):
+                zeros = "a layer of zero padding before it, and "
+                zeros *= values[1] == "same" or value != [0] * len(value)
+                fix = f"{zeros}padding='valid'"
             yield where, Trap(what, (_text(values[0]), _text(values[1])), fix)
         elif None not in found and (kind, what) in _PADDLE_ROUNDS and self._double:
             held = [
@@ -504,19 +557,25 @@ def _kept(value: Any, settings: Settings, side: str) -> Any:
 
 
 def _padding(value: Any, settings: Settings, side: str) -> Any:
-    """Return the zeros before and behind each axis; "same" where they depend on the size."""
+    """Return the zeros before and behind each axis; "same" where they depend on the size.
+
+    One number stands for an axis with as many before as behind.
+    """
     sizes = settings.get("kernel_size", [])
-    stride, dilation = (
-        _each_axis(next((settings[n] for n in names if n in settings), 1), settings, side)
-        for names in (_OF_MODULES["conv"]["stride"], _OF_MODULES["conv"]["dilation"])
-    )
+    stride, dilation = (_of_axes(each, settings, side) for each in ("stride", "dilation"))
     if isinstance(value, str) and value.lower() == "valid":
-        return [0] * len(sizes)
-    if isinstance(value, str):
+        value = 0
+    elif isinstance(value, str):
         spans = [(size - 1) * step for size, step in zip(sizes, dilation, strict=True)]
-        fixed = all(span % 2 == 0 for span in spans) and set(stride) == {1}
-        return [span // 2 for span in spans] if fixed else "same"
-    return _each_axis(value, settings, side)
+        if any(span % 2 for span in spans) or set(stride) != {1}:
+            return "same"
+        value = [span // 2 for span in spans]
+    own = _each_axis(value, settings, side)
+    zeros = settings.get("zeros", [0, 0] * len(own))
+    if not any(isinstance(each, list) for each in zeros):  # PyTorch begins with the last axis
+        zeros = [zeros[place : place + 2] for place in range(0, len(zeros), 2)][::-1]
+    both = [np.add(*pair).tolist() for pair in zip(own, zeros, strict=False)]
+    return [each[0] if each[0] == each[1] else each for each in both]
 
 
 def _groups(value: Any, settings: Settings, side: str) -> Any:
@@ -524,6 +583,11 @@ def _groups(value: Any, settings: Settings, side: str) -> Any:
     inputs = settings.get("in_channels", settings.get("in_features"))
     alone = "depth_multiplier" in settings or (inputs == value and value != 1)
     return "of one channel" if alone else value
+
+
+def _of_axes(what: str, settings: Settings, side: str) -> Any:
+    own = (settings[n] for n in _OF_MODULES["conv"][what] if n in settings)
+    return _each_axis(next(own, 1), settings, side)
 
 
 def _each_axis(value: Any, settings: Settings, side: str) -> Any:

@@ -195,6 +195,107 @@ def test_a_confirmed_rule_says_what_it_was_tried_on(tmp_path):
     assert first.endswith("the first 3 steps of both, in up to 256 elements of each parameter")
 
 
+def _three(folder, *, steps=6, size=12, dtype="float64", settings=(), **how):
+    """Record steps of AdamW of three parameters.
+
+    Args:
+      settings: of the optimiser, as the header states them.
+      how: as `_adamw`'s; a tuple has that of each parameter.
+    """
+    draw = np.random.default_rng(6)
+    given = {name: each if type(each) is tuple else (each,) * 3 for name, each in how.items()}
+    facts = {"optimizer": {"kind": "AdamW", "settings": dict(settings)}}
+    weights = {name: draw.normal(size=size) for name in ("kernel", "bias", "scale")}
+    weights = {name: each.astype(dtype) for name, each in weights.items()}
+    slots = {name: [0.0, 0.0] for name in weights}
+    with Recorder(
+        folder, framework=folder.name, dtype=dtype, facts=facts, same_tensors=False
+    ) as recorder:
+        for step in range(steps):
+            found = {f"initial/{n}": x for n, x in weights.items()} if step == 0 else {}
+            for place, name in enumerate(weights):
+                gradient = draw.normal(size=size).astype(dtype)
+                own = {key: each[place] for key, each in given.items()}
+                weights[name] = _adamw(step, gradient, weights[name], slots[name], **own)
+                found |= {f"gradient/{name}": gradient, f"weight/{name}": weights[name]}
+            recorder.step(step, found)
+
+
+def _adamw(
+    step, gradient, weight, slots, *, rate=0.01, beta2=0.999, decay=0.0, epsilon=1e-8, **how
+):
+    """Return a weight after a step.
+
+    Args:
+      rate: or what returns that of a step.
+      how: `corrected`: whether the bias is.
+    """
+    rate = rate(step) if callable(rate) else rate
+    first, second = 0.9 ** (step + 1), beta2 ** (step + 1)
+    first, second = (first, second) if how.get("corrected", True) else (0.0, 0.0)
+    slots[:] = (
+        0.9 * slots[0] + 0.1 * gradient,
+        beta2 * slots[1] + (1 - beta2) * np.square(gradient, dtype="float64"),
+    )
+    moved = slots[0] / (1 - first) / (np.sqrt(slots[1] / (1 - second)) + epsilon)
+    return (weight - rate * (moved + decay * weight)).astype(gradient.dtype)
+
+
+def _why(folder, ours, theirs, **both):
+    _three(folder / "ours", **both, **ours)
+    _three(folder / "theirs", **both, **theirs)
+    return " ".join(_said(folder).split()).partition(" why: ")[2]
+
+
+LESS = "in bias and 1 more of 3 parameters, "
+THESE = "in up to 256 elements of each of these"
+EACH = "in up to 256 elements of each parameter"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told", "tried"),
+    [
+        (
+            {},
+            {"rate": (0.01, 0.02, 0.02)},
+            "the rate of bias and 1 more is 0.01 in ours, 0.02 in theirs, 2 times that",
+            EACH,
+        ),
+        (
+            {},
+            {"rate": (0.04, 0.02, 0.02)},
+            "the rate of kernel is 0.01 in ours, 0.04 in theirs, 4 times that; the rate of "
+            "bias and 1 more is 0.01 in ours, 0.02 in theirs, 2 times that",
+            EACH,
+        ),
+        (
+            {},
+            {"epsilon": 1e-5, "rate": (0.01, 0.01, 0.02)},
+            "epsilon is 1e-08 in ours, 1e-05 in theirs; scale moves 2 times as fast as the "
+            "rest in theirs",
+            EACH,
+        ),
+        (
+            {"decay": (1, 0, 0)},
+            {"decay": 1},
+            LESS + "decay is none in ours, 1 of the weight itself in theirs",
+            THESE,
+        ),
+        (
+            {},
+            {"beta2": (0.999, 0.99, 0.99)},
+            LESS + "beta2 is 0.999 in ours, 0.99 in theirs",
+            THESE,
+        ),
+    ],
+)
+def test_what_holds_of_some_parameters_is_not_claimed_of_others(
+    tmp_path, ours, theirs, told, tried
+):
+    said = _why(tmp_path, ours, theirs, settings={"lr": 0.01})
+    assert said == f"{told}; confirmed: that reproduces the first 6 steps of both, {tried}"
+
+
 @pytest.mark.parametrize(
     "facts",
     [

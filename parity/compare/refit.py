@@ -101,11 +101,6 @@ class Fit:
     cost: float
     known: frozenset[str]
 
-    @property
-    def constant(self) -> bool:
-        """Return whether the rate stays the same."""
-        return max(self.rates) - min(self.rates) <= _SNAP * abs(max(self.rates, key=abs))
-
 
 def stated(facts: Mapping[str, Any]) -> tuple[Rule, float | None] | None:
     """Return the rule and the rate that a watched trace's header states; None without one."""
@@ -433,34 +428,29 @@ def difference(
     Returns:
       A sentence; empty if nothing is known.
     """
-    if name and not all(name in each.known for each in fits):
-        return ""
     a, b = fits
+    whole = list(moves[0][0])
+    known = [each for each in whole if each in a.known and each in b.known]
+    if not known or (name and name not in known):
+        return ""
+    a, b = fits = [replace(each, known=frozenset(known)) for each in fits]
     parts = [
         told
         for field in fields(Rule)
         if (told := _told(field.name, fits, moves, dtype, labels))
     ]
-    if not _near(a.rates, b.rates):
-        parts.append(_of_rates(a, b, labels))
+    parts += _of_speeds(a, b, known, labels)
     if len(parts) > 1:  # what is only a matter of the last digits explains no more
         parts = [each for each in parts if not each.startswith(_HELD)]
-    for fit_, other, label in ((a, b, labels[0]), (b, a, labels[1])):
-        for factor in sorted(set(fit_.factors.values())):
-            mine = [n for n, each in fit_.factors.items() if each == factor]
-            only = [n for n in mine if other.factors.get(n, 1.0) != factor]
-            if only and (not name or name in only or not parts):
-                does = f"move {factor:g} times as fast as the rest" if factor else "do not move"
-                parts.append(f"{of_parameters(only, does)} in {label}")
     if not parts:
         return ""
-    count, known = len(moves[0]), min(len(each.known) for each in fits)
+    count = len(moves[0])
     steps = f"the first {count} steps" if count > 1 else "the first step"
-    whole = len(moves[0][0])
-    share = "each parameter" if known == whole else f"{known} of {whole} parameters"
+    some = len(known) < len(whole)  # the others move in ways that are not known
+    where = f"in {_some(known)} of {len(whole)} parameters, " if some else ""
     return (
-        f"{'; '.join(parts)}; confirmed: that reproduces {steps} of both, in up to "
-        f"{SOME} elements of {share}"
+        f"{where}{'; '.join(parts)}; confirmed: that reproduces {steps} of both, in up to "
+        f"{SOME} elements of each {'of these' if some else 'parameter'}"
     )
 
 
@@ -471,9 +461,13 @@ def of_parameters(names: Sequence[str], does: str) -> str:
       does: its verb and the rest, for several: "do not move", "move twice as fast".
     """
     if names[1:]:
-        return f"{names[0]} and {len(names) - 1} more {does}"
+        return f"{_some(names)} {does}"
     verb, _, rest = does.partition(" ")
     return f"{names[0]} {verb}{'es' if verb == 'do' else 's'} {rest}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0]
 
 
 def held_in_float32(
@@ -620,20 +614,47 @@ def _near(a: Sequence[float], b: Sequence[float]) -> bool:
     return all(abs(x - y) <= _SNAP * max(abs(x), abs(y)) for x, y in zip(a, b, strict=True))
 
 
-def _of_rates(a: Fit, b: Fit, labels: Sequence[str]) -> str:
-    x, y = a.rates, b.rates
-    if a.constant and b.constant and x[0]:
+def _constant(rates: Sequence[float]) -> bool:
+    return max(rates) - min(rates) <= _SNAP * abs(max(rates, key=abs))
+
+
+def _of_speeds(a: Fit, b: Fit, known: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Say which parameters move at other rates, each rate times its parameter's factor."""
+    groups: dict[tuple[float, float], list[str]] = {}
+    for name in known:
+        pair = a.factors.get(name, 1.0), b.factors.get(name, 1.0)
+        groups.setdefault(pair if pair[0] != pair[1] else (1.0, 1.0), []).append(name)
+    same, found = _near(a.rates, b.rates), []
+    for factors, names in groups.items():
+        x, y = (
+            [factor * rate for rate in each.rates]
+            for factor, each in zip(factors, (a, b), strict=True)
+        )
+        if _near(x, y):
+            continue
+        if not same:
+            of = f"the rate of {_some(names)}" if len(groups) > 1 else "the rate"
+            found.append(_of_rates(of, x, y, labels))
+            continue
+        for factor, label in zip(factors, labels, strict=True):
+            if factor != 1:
+                does = f"move {factor:g} times as fast as the rest" if factor else "do not move"
+                found.append(f"{of_parameters(names, does)} in {label}")
+    return found
+
+
+def _of_rates(of: str, x: Sequence[float], y: Sequence[float], labels: Sequence[str]) -> str:
+    if _constant(x) and _constant(y) and x[0]:
         return (
-            f"the rate is {x[0]:g} in {labels[0]}, {y[0]:g} in {labels[1]}, "
+            f"{of} is {x[0]:g} in {labels[0]}, {y[0]:g} in {labels[1]}, "
             f"{y[0] / x[0]:.4g} times that"
         )
     if len(x) > 1 and _near(x[:-1], y[1:]):
-        return f"the rate of {labels[1]} is that of {labels[0]} in the step before"
+        return f"{of} in {labels[1]} is that of {labels[0]} in the step before"
     if len(x) > 1 and _near(y[:-1], x[1:]):
-        return f"the rate of {labels[0]} is that of {labels[1]} in the step before"
+        return f"{of} in {labels[0]} is that of {labels[1]} in the step before"
     pairs = zip(x, y, strict=True)
     place = next(i for i, (p, q) in enumerate(pairs) if not _near([p], [q]))
     return (
-        f"the rate in step {place} is {x[place]:.5g} in {labels[0]}, {y[place]:.5g} in "
-        f"{labels[1]}"
+        f"{of} in step {place} is {x[place]:.5g} in {labels[0]}, {y[place]:.5g} in {labels[1]}"
     )

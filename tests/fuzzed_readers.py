@@ -512,7 +512,10 @@ READERS = {
             "finished-training",
             "runs/paddle-1/training.json",
             _write_finished,
-            lambda folder: _trainings(folder)._finished(_RUN),
+            lambda folder: (
+                _trainings(folder)._finished(_RUN),
+                _trainings(folder)._begun(_RUN),
+            ),
         ),
         _of_file(
             "sweep",

@@ -24,6 +24,7 @@ from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.trace.side import TrainedSide
+from parity.twins.training.checkpoint import newest_first
 
 
 def whole_sides(options: ConvergeOptions) -> dict[str, TrainedSide]:
@@ -190,7 +191,8 @@ class Trainings:
         """Return the step of the checkpoint from which a training goes on; 0 if it is new."""
         if run.side.framework in PEERS or self._noted(run) is None:
             return 0
-        saved = (self._folder(run) / "checkpoints").glob("step-*.safetensors")
+        folder = self._folder(run) / "checkpoints"
+        saved = newest_first(folder) if folder.is_dir() else []
         return max((int(path.stem.removeprefix("step-")) for path in saved), default=0)
 
     def _key(self, run: Run) -> dict[str, Any]:

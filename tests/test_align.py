@@ -1011,6 +1011,20 @@ def of_rules(carried, folder, kind, ours, theirs, port="keras"):
     return [(each.what, each.values, each.fix) for each in found if "optimizer" in each.where]
 
 
+def test_a_schedule_of_pytorch_is_not_taken_for_its_first_rate(carried, tmp_path):
+    import torch
+
+    rule = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.01)
+    torch.optim.lr_scheduler.LambdaLR(rule, lambda step: (step + 1) / 4)
+    ours = {name: each for name, each in rule.param_groups[0].items() if name != "params"}
+    values = "a schedule that begins with 0.0025", "0.01"
+    found = of_rules(carried, tmp_path / "1", "SGD", ours, {"learning_rate": 0.01})
+    assert found == [("rate", values, "one rate, or one schedule, on both")]
+    # a rate of Paddle's may be a schedule's first; and a loop may set that of Keras
+    assert of_rules(carried, tmp_path / "2", "SGD", ours, {"learning_rate": 0.0025}) == []
+    assert of_rules(carried, tmp_path / "3", "SGD", ours, {}) == []
+
+
 @pytest.mark.parametrize("kind", ["Adam", "RMSprop", "SGD", "AdamW"])
 def test_doctor_tells_a_decay_of_the_weight_from_one_of_the_gradient(carried, tmp_path, kind):
     ours = {"momentum": 0.5, "weight_decay": 0.01}

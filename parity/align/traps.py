@@ -435,12 +435,11 @@ class _Doctor:
         kind = str(kinds[0]).lower()
         settings = [_betas(each.get("settings", {})) for each in given]
         for what, own in _OF_OPTIMIZERS.items():
-            if what == "rate" and not all(set(own) & each.keys() for each in settings):
-                rates = [
-                    next((_text(each[n]) for n in own if n in each), "a schedule")
-                    for each in settings
-                ]
-                if self._sides[0] == self._sides[1] and rates[0] != rates[1]:
+            if what == "rate" and (rates := _scheduled(settings)):
+                alike = self._sides[0] == self._sides[1]  # or a loop may set the rate itself
+                firsts = [_first_of(each, own) for each in settings]
+                alike = alike or ("a schedule" not in rates and not _same(*firsts))
+                if alike and rates[0] != rates[1]:
                     yield Trap(what, _texts(rates), "one rate, or one schedule, on both")
                 continue
             yield from (trap for _, trap in self._setting("", kind, what, own, settings))
@@ -519,6 +518,16 @@ def _that_moves(names: Sequence[str], facts: Mapping[str, Any]) -> Any:
     if groups := facts.get("optimizers"):
         return next((each for each in groups if set(names) & set(each["parameters"])), None)
     return facts.get("optimizer", {})
+
+
+def _scheduled(settings: list[Settings]) -> list[str]:
+    """Return what is known of the rates where a side has a schedule; nothing elsewhere."""
+    rates = []
+    for each in settings:
+        first = next((_text(each[n]) for n in _OF_OPTIMIZERS["rate"] if n in each), None)
+        begins = f"a schedule that begins with {first}" if "initial_lr" in each else first
+        rates.append(begins or "a schedule")
+    return rates if any(each.startswith("a schedule") for each in rates) else []
 
 
 def _decays(kind: str, settings: list[Settings]) -> Iterator[Trap]:

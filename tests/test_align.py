@@ -1041,6 +1041,15 @@ def test_doctor_tells_a_decay_of_the_weight_from_one_of_the_gradient(carried, tm
     assert "decay" not in [each[0] for each in found]
 
 
+def test_the_decay_of_paddle_s_lamb_is_told_by_its_own_name(carried, tmp_path):
+    ours = {"weight_decay": 0.01}
+    theirs = {"weight_decay": 0.0, "lamb_weight_decay": 0.0}
+    (found,) = of_rules(carried, tmp_path / "1", "Lamb", ours, theirs, "paddle")
+    assert found == ("decay", ("0.01", "0"), "lamb_weight_decay=0.01")
+    theirs = {"weight_decay": 0.01, "lamb_weight_decay": 0.01}
+    assert of_rules(carried, tmp_path / "2", "Lamb", ours, theirs, "paddle") == []
+
+
 def test_of_sgd_without_momentum_either_decay_is_the_same(carried, tmp_path):
     ours = {"momentum": 0, "weight_decay": 0.01}
     assert of_rules(carried, tmp_path, "SGD", ours, {**ours, "use_ema": False}) == []

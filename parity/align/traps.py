@@ -62,7 +62,7 @@ _OF_OPTIMIZERS = {
     "momentum": ("momentum",),
     "dampening": ("dampening",),
     "nesterov": ("nesterov", "use_nesterov"),
-    "decay": ("weight_decay",),
+    "decay": ("weight_decay", "lamb_weight_decay"),
     "start": ("initial_accumulator_value",),
     "centered": ("centered",),
     "amsgrad": ("amsgrad",),
@@ -257,7 +257,8 @@ class _Doctor:
         if not _same(*values):
             name, value = found[1], values[0]
             value = 1 - value if (kind, what, self._sides[1]) == _KEPT else value
-            fix = f"{name}={_text(value)}"
+            prefix = "lamb_" * (f"lamb_{name}" in settings[1])  # as Paddle's Lamb calls it
+            fix = f"{prefix}{name}={_text(value)}"
             if name is None:  # the second side has no such setting
                 fix = f"{found[0]}={values[1]} in {self._labels[0]}"
             if what == "padding" and (

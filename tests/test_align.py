@@ -1050,6 +1050,14 @@ def test_the_decay_of_paddle_s_lamb_is_told_by_its_own_name(carried, tmp_path):
     assert of_rules(carried, tmp_path / "2", "Lamb", ours, theirs, "paddle") == []
 
 
+def test_keras_adds_the_epsilon_of_adagrad_below_the_root(carried, tmp_path):
+    values = "to the root", "below the root"
+    ours, theirs = {"eps": 1e-7}, {"epsilon": 1e-7}
+    found = of_rules(carried, tmp_path / "1", "Adagrad", ours, theirs)
+    assert ("epsilon is added", values) in [each[:2] for each in found]
+    assert of_rules(carried, tmp_path / "2", "Adagrad", ours, theirs, "paddle") == []
+
+
 def test_of_sgd_without_momentum_either_decay_is_the_same(carried, tmp_path):
     ours = {"momentum": 0, "weight_decay": 0.01}
     assert of_rules(carried, tmp_path, "SGD", ours, {**ours, "use_ema": False}) == []

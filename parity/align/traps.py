@@ -508,6 +508,7 @@ _ODD = {
         ),
     ),
     "rmsprop": (("torch",), "epsilon is added", "to the root", "below the root"),
+    "adagrad": (("keras",), "epsilon is added", "below the root", "to the root"),
 }
 _ADAPTIVE = ("adam", "adamw", "rmsprop", "adagrad")
 _KINDS = {"momentum": "SGD", "gradientdescent": "SGD"}

@@ -21,7 +21,7 @@ from parity.align.layout import Layout
 from parity.align.mapping import read
 from parity.align.names import NameMap
 from parity.align.proposal import propose
-from parity.align.traps import traps
+from parity.align.traps import traps, traps_at
 from parity.base.errors import UsageError
 from parity.cli.command_line import main
 from parity.cli.commands import parity
@@ -143,6 +143,23 @@ def test_a_mismatch_names_the_settings_that_differ_there(carried, capsys, port, 
     assert told.endswith(all_of) == more
     told = first_lines(ours, carried / port / network)
     assert "settings: the initial weights differ; fix: parity weights carries them over" in told
+
+
+@pytest.mark.parametrize(
+    ("tensor", "is_told"),
+    [
+        ("weight/1.running_var", True),
+        ("weight/1.running_mean", False),
+        ("weight/1.weight", False),
+        ("forward/1", False),
+        ("activation_gradient/1", False),
+    ],
+)
+def test_the_divisor_of_a_variance_is_told_of_that_alone(carried, tensor, is_told):
+    pair = Trace(carried / "torch" / "conv"), Trace(carried / "keras-carried" / "conv")
+    here, others = traps_at(pair, tensor)
+    assert [each.what for each in here] == ["divisor of the moving variance"] * is_told
+    assert others == (not is_told)
 
 
 @pytest.mark.parametrize(("port", "network"), PAIRS)

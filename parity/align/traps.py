@@ -18,6 +18,7 @@ Settings = Mapping[str, Any]
 
 _NO_MATTER = 1e-20  # an epsilon up to here changes nothing in float64
 _NEAR = 1e-6  # relative: a number that one side has rounded to float32
+_DIVISOR = "divisor of the moving variance"
 NO_SETTING = "no setting aligns it: declare a tolerance"
 
 
@@ -95,6 +96,9 @@ def traps_at(traces: Sequence[Trace], tensor: str) -> tuple[list[Trap], int]:
     doctor = _Doctor(traces)
     found, places = doctor.traps(), doctor.places(tensor)
     here = [each for each in found if places.intersection(each.where)]
+    role = tensor.replace("/", ".").rpartition(".")[2]
+    if rung_of(tensor) != "weight" or "var" not in role:  # that it is divided by moves no other
+        here = [each for each in here if each.what != _DIVISOR]
     if rung_of(tensor) == "batch":  # what was given, or the weights before the first step
         here = [each for each in here if not each.values]
     return here, len(found) - len(here)
@@ -301,7 +305,7 @@ class _Doctor:
         if row.kind == "batchnorm" and (a == "torch") != (b == "torch"):
             of = {"torch": "n - 1"}
             values = of.get(a, "n"), of.get(b, "n")
-            yield where, Trap("divisor of the moving variance", values, NO_SETTING)
+            yield where, Trap(_DIVISOR, values, NO_SETTING)
         for own in row.parameters.values() if row.kind == "lstm" else ():
             if any("concatenate" in step for part in own for step in part.layout):
                 continue  # two matrices, or biases, side by side

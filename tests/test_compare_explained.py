@@ -195,17 +195,18 @@ def test_a_confirmed_rule_says_what_it_was_tried_on(tmp_path):
     assert first.endswith("the first 3 steps of both, in up to 256 elements of each parameter")
 
 
-def _three(folder, *, steps=6, size=12, dtype="float64", settings=(), **how):
+def _three(folder, *, steps=6, size=12, mean=0, dtype="float64", settings=(), **how):
     """Record steps of AdamW of three parameters.
 
     Args:
+      mean: of the first weights.
       settings: of the optimiser, as the header states them.
       how: as `_adamw`'s; a tuple has that of each parameter.
     """
     draw = np.random.default_rng(6)
     given = {name: each if type(each) is tuple else (each,) * 3 for name, each in how.items()}
     facts = {"optimizer": {"kind": "AdamW", "settings": dict(settings)}}
-    weights = {name: draw.normal(size=size) for name in ("kernel", "bias", "scale")}
+    weights = {name: draw.normal(mean, size=size) for name in ("kernel", "bias", "scale")}
     weights = {name: each.astype(dtype) for name, each in weights.items()}
     slots = {name: [0.0, 0.0] for name in weights}
     with Recorder(
@@ -294,6 +295,25 @@ def test_what_holds_of_some_parameters_is_not_claimed_of_others(
 ):
     said = _why(tmp_path, ours, theirs, settings={"lr": 0.01})
     assert said == f"{told}; confirmed: that reproduces the first 6 steps of both, {tried}"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"),
+    [
+        (1e-6, 0.0, ""),  # some ulps of the weights
+        (1e-6, 1.3e-6, ""),
+        (1e-4, 2e-4, "the rate is 0.0001 in ours, 0.0002 in theirs, 2 times that"),
+    ],
+)
+def test_nothing_is_confirmed_that_is_as_small_as_rounding(tmp_path, ours, theirs, told):
+    for side, rate in (("ours", ours), ("theirs", theirs)):
+        given = {"rate": rate, "settings": {"lr": rate}}
+        _three(tmp_path / side, mean=1, dtype="float32", **given)
+    strict = {"weight": Tolerance(1e-8, 1e-8, reason="none")}
+    traces = [Trace(tmp_path / side) for side in ("ours", "theirs")]
+    said = [each.sentence for each in compare_pair(traces, strict).explanations]
+    confirmed = [each.partition("; confirmed")[0] for each in said if "confirmed" in each]
+    assert confirmed == ([told] if told else [])
 
 
 @pytest.mark.parametrize(

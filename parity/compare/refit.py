@@ -29,6 +29,7 @@ _OF_STEP = {"float64": 5e-8, "float32": 1e-4}
 _ROUNDOFFS = 4
 SOME = 256  # elements of each parameter that are refitted
 _SNAP = 1e-3  # how near a rate or factor must be to the number that it is taken for
+_TELLING = 100  # times what rounding may do to a weight: only larger moves confirm a rule
 _FACTORS = (0.0, 0.5, 2.0, 3.0, 4.0, -1.0)  # of a parameter that moves as no other does
 _EPSILONS = (0.0, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 _DECAYS = (0.0, 1e-4, 5e-4, 1e-3, 4e-3, 1e-2, 0.1)
@@ -161,12 +162,15 @@ def refit(moves: Moves, dtype: str, facts: Mapping[str, Any]) -> Fit | None:
         return None
     rule, rate = start
     best: Fit | None = None
+    telling = _telling(moves, dtype)
+    if len(telling) <= len(moves[0]) / 2:
+        return None
     changes = list(_changes(rule, moves))
     for number in (0, 1, 2):
         if best is not None and best.cost <= number:
             break
         for each in _changed(rule, changes, number):
-            found = fit(each, moves, dtype, rate)
+            found = fit(each, moves, dtype, rate, telling)
             if found is not None:
                 cost = found.cost + number
                 if best is None or cost < best.cost:
@@ -313,14 +317,31 @@ def _over(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return found
 
 
-def fit(rule: Rule, moves: Moves, dtype: str, rate: float | None) -> Fit | None:
+def _telling(moves: Moves, dtype: str) -> frozenset[str]:
+    """Return the parameters that move by much more than rounding may do to them."""
+    unit = float(np.finfo(dtype).eps) / 2
+    return frozenset(
+        name
+        for step in moves
+        for name, (_, before, after) in step.items()
+        if (
+            np.abs(after - before)
+            > _TELLING * _ROUNDOFFS * unit * (np.abs(before) + np.abs(after))
+        ).any()
+    )
+
+
+def fit(
+    rule: Rule, moves: Moves, dtype: str, rate: float | None, telling: frozenset[str]
+) -> Fit | None:
     """Return how a rule reproduces the steps; None if it does not.
 
     It does if more than half of the parameters move by it in every step, at one rate, which may
-    change from step to step.
+    change from step to step, and by much more than rounding may do.
 
     Args:
       rate: the rate that the header states, if it does.
+      telling: the parameters that move by much more than rounding.
     """
     directions = _directions(rule, moves)
     rates = [_rate(step, directed) for step, directed in zip(moves, directions, strict=True)]
@@ -330,16 +351,25 @@ def fit(rule: Rule, moves: Moves, dtype: str, rate: float | None) -> Fit | None:
     if rule.stale and len(exact) > 1:
         exact[0] = exact[1]
     for cost, tried in _likely(exact, rate):
-        right: dict[str, float] = {}
-        for name in moves[0]:
-            factor = _factor(name, moves, directions, tried, dtype)
-            if factor is not None:
-                right[name] = factor
-        odd = {name: each for name, each in right.items() if each != 1}
-        plain = len(right) - len(odd)
-        if plain > len(moves[0]) / 2:
-            cost += 1.0 * bool(odd) + 2.0 * (len(right) < len(moves[0]))
-            return Fit(rule, tuple(tried), odd, cost, frozenset(right))
+
+        def moves_at(factor: float, name: str, rates: Sequence[float] = tried) -> bool:
+            return all(
+                _reproduces(factor * rates[number], step[name], directed[name], dtype)
+                for number, (step, directed) in enumerate(zip(moves, directions, strict=True))
+                if name in step
+            )
+
+        plain = [name for name in moves[0] if moves_at(1.0, name)]
+        if len(telling.intersection(plain)) <= len(moves[0]) / 2:
+            continue
+        odd = {}
+        for name in [each for each in moves[0] if each not in plain]:
+            factor = next((each for each in _FACTORS if moves_at(each, name)), None)
+            if factor == 0 or (factor and name in telling):
+                odd[name] = factor
+        known = frozenset(plain) | frozenset(odd)
+        cost += 1.0 * bool(odd) + 2.0 * (len(known) < len(moves[0]))
+        return Fit(rule, tuple(tried), odd, cost, known)
     return None
 
 
@@ -347,7 +377,7 @@ def _likely(
     rates: Sequence[float], stated: float | None
 ) -> Iterator[tuple[float, list[float]]]:
     """Yield series of rates near to those found, with what each costs, the cheapest first."""
-    if stated and all(abs(each - stated) <= _SNAP * stated for each in rates):
+    if stated:
         yield 0.0, [stated] * len(rates)
         yield 0.0, [float(np.float32(stated))] * len(rates)
     middle = float(np.median(rates))
@@ -381,24 +411,6 @@ def _rate(
     if not near:
         return None
     return sum(xy for xy, _ in near) / sum(xx for _, xx in near)
-
-
-def _factor(
-    name: str,
-    moves: Moves,
-    directions: Sequence[Mapping[str, tuple[np.ndarray, np.ndarray]]],
-    rates: Sequence[float],
-    dtype: str,
-) -> float | None:
-    """Return how many times as fast as the rest a parameter moves; None if in another way."""
-    there = [i for i, step in enumerate(moves) if name in step]
-    for factor in (1.0, *_FACTORS):
-        if all(
-            _reproduces(factor * rates[i], moves[i][name], directions[i][name], dtype)
-            for i in there
-        ):
-            return factor
-    return None
 
 
 def _reproduces(

@@ -316,6 +316,21 @@ def test_nothing_is_confirmed_that_is_as_small_as_rounding(tmp_path, ours, their
     assert confirmed == ([told] if told else [])
 
 
+def _cosine(step):
+    return 0.005 * (1 + np.cos(np.pi * step / 37))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_rates_of_a_schedule_hide_no_missing_bias_correction(tmp_path, dtype, times):
+    theirs = {"rate": lambda step: times * _cosine(step), "corrected": False}
+    said = _why(tmp_path, {"rate": _cosine}, theirs, dtype=dtype)
+    told = "the bias correction is right in ours, none in theirs"
+    if times != 1:
+        told += "; the rate in step 0 is 0.01 in ours, 0.02 in theirs"
+    assert said.partition("; confirmed")[0] == told
+
+
 @pytest.mark.parametrize(
     "facts",
     [

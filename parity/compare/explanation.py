@@ -14,7 +14,7 @@ from parity.compare.refit import (
     difference,
     held_in_float32,
     of_parameters,
-    refit,
+    refit_both,
 )
 from parity.compare.relation import (
     SAME,
@@ -273,18 +273,17 @@ class _Search:
         dtype = str(self._traces[0].header["dtype"])
         moves = [_moves(trace, numbers) for trace in self._traces]
         facts = [trace.header.get("facts", {}) for trace in self._traces]
-        fits = [refit(*each) for each in zip(moves, (dtype, dtype), facts, strict=True)]
-        a, b = fits
-        if a is None or b is None:
+        fits = refit_both(moves, dtype, facts)
+        if fits is None:
             return ""
         parameter = ""
         if self._rung in _OF_STEP:
             parts = self._first.split("/")[1:]
             names = ("/".join(parts), "/".join(parts[:-1]))
             parameter = next((n for n in names if moves[0] and n in moves[0][0]), "?")
-        if told := difference([a, b], moves, dtype, self._labels, parameter):
+        if told := difference(fits, moves, dtype, self._labels, parameter):
             return told
-        return self._held([a, b], moves, numbers, parameter) if dtype == "float32" else ""
+        return self._held(fits, moves, numbers, parameter) if dtype == "float32" else ""
 
     def _held(
         self, fits: Sequence[Fit], moves: Sequence[Moves], numbers: Sequence[int], name: str

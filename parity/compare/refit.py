@@ -149,19 +149,46 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and abs(value) <= _LARGEST
 
 
-def refit(moves: Moves, dtype: str, facts: Mapping[str, Any]) -> Fit | None:
+def refit_both(
+    moves: Sequence[Moves], dtype: str, facts: Sequence[Mapping[str, Any]]
+) -> list[Fit] | None:
+    """Return the rules of two sides that depart least from what is stated; None without both.
+
+    Rates that change from step to step would hide a bias correction: a side is taken to have
+    the other's, or a multiple of them, if that reproduces its steps.
+    """
+    a, b = (refit(each, dtype, of) for each, of in zip(moves, facts, strict=True))
+    if a is None or b is None:
+        return None
+    if _near(a.rates, b.rates):
+        return [a, b]
+    pairs = [
+        [a, refit(moves[1], dtype, facts[1], a.rates, b) or b],
+        [refit(moves[0], dtype, facts[0], b.rates, a) or a, b],
+    ]
+    return min(pairs, key=lambda pair: pair[0].cost + pair[1].cost)
+
+
+def refit(
+    moves: Moves,
+    dtype: str,
+    facts: Mapping[str, Any],
+    rates: Sequence[float] = (),
+    best: Fit | None = None,
+) -> Fit | None:
     """Return the rule that reproduces all steps with the fewest changes; None without one.
 
     Args:
       moves: from the first step of the training on.
       dtype: the precision of the training.
       facts: the facts of the trace's header.
+      rates: those of the other side, if they are known.
+      best: a rule that is known to reproduce the steps.
     """
     start = stated(facts)
     if start is None or not moves:
         return None
     rule, rate = start
-    best: Fit | None = None
     telling = _telling(moves, dtype)
     if len(telling) <= len(moves[0]) / 2:
         return None
@@ -170,7 +197,7 @@ def refit(moves: Moves, dtype: str, facts: Mapping[str, Any]) -> Fit | None:
         if best is not None and best.cost <= number:
             break
         for each in _changed(rule, changes, number):
-            found = fit(each, moves, dtype, rate, telling)
+            found = fit(each, moves, dtype, rate, telling, rates)
             if found is not None:
                 cost = found.cost + number
                 if best is None or cost < best.cost:
@@ -332,7 +359,12 @@ def _telling(moves: Moves, dtype: str) -> frozenset[str]:
 
 
 def fit(
-    rule: Rule, moves: Moves, dtype: str, rate: float | None, telling: frozenset[str]
+    rule: Rule,
+    moves: Moves,
+    dtype: str,
+    rate: float | None,
+    telling: frozenset[str],
+    others: Sequence[float] = (),
 ) -> Fit | None:
     """Return how a rule reproduces the steps; None if it does not.
 
@@ -342,6 +374,7 @@ def fit(
     Args:
       rate: the rate that the header states, if it does.
       telling: the parameters that move by much more than rounding.
+      others: the rates of the other side, if they are known.
     """
     directions = _directions(rule, moves)
     rates = [_rate(step, directed) for step, directed in zip(moves, directions, strict=True)]
@@ -350,7 +383,7 @@ def fit(
     exact = [each for each in rates if each is not None]
     if rule.stale and len(exact) > 1:
         exact[0] = exact[1]
-    for cost, tried in _likely(exact, rate):
+    for cost, tried in _likely(exact, rate, others):
 
         def moves_at(factor: float, name: str, rates: Sequence[float] = tried) -> bool:
             return all(
@@ -374,12 +407,17 @@ def fit(
 
 
 def _likely(
-    rates: Sequence[float], stated: float | None
+    rates: Sequence[float], stated: float | None, others: Sequence[float]
 ) -> Iterator[tuple[float, list[float]]]:
     """Yield series of rates near to those found, with what each costs, the cheapest first."""
     if stated:
         yield 0.0, [stated] * len(rates)
         yield 0.0, [float(np.float32(stated))] * len(rates)
+    if others:
+        yield 0.0, list(others)
+        times = [x / y for x, y in zip(rates, others, strict=True) if y]
+        if times:
+            yield 0.5, [float(f"{np.median(times):.3g}") * each for each in others]
     middle = float(np.median(rates))
     if all(abs(each - middle) <= _SNAP * abs(middle) for each in rates):
         yield 1.0, [float(f"{middle:.3g}")] * len(rates)

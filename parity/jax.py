@@ -29,7 +29,10 @@ _MARK = "_parity_name"
 
 # What a rule of optax is made of -> what it calls a setting -> what others call that.
 _PARTS: dict[str, dict[str, str]] = {
-    "scale_by_adam": {"b1": "beta1", "b2": "beta2", "eps": "epsilon"},
+    "scale_by_adam": {
+        **{"b1": "beta1", "b2": "beta2", "eps": "epsilon"},
+        "eps_root": "eps_root",  # added below the root
+    },
     "scale_by_rms": {"decay": "rho", "eps": "epsilon"},
     "trace": {"decay": "momentum", "nesterov": "nesterov"},
     "add_decayed_weights": {"weight_decay": "weight_decay"},

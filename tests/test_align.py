@@ -1075,6 +1075,12 @@ def test_keras_adds_the_epsilon_of_adagrad_below_the_root(carried, tmp_path):
     assert of_rules(carried, tmp_path / "2", "Adagrad", ours, theirs, "paddle") == []
 
 
+def test_an_epsilon_below_the_root_is_of_optax_alone(carried, tmp_path):
+    (found,) = of_rules(carried, tmp_path / "1", "Adam", {}, {"eps_root": 1e-8}, "paddle")
+    assert found == ("eps_root", ("0", "1e-08"), "eps_root=0")
+    assert of_rules(carried, tmp_path / "2", "Adam", {}, {"eps_root": 0.0}, "paddle") == []
+
+
 def test_of_sgd_without_momentum_either_decay_is_the_same(carried, tmp_path):
     ours = {"momentum": 0, "weight_decay": 0.01}
     assert of_rules(carried, tmp_path, "SGD", ours, {**ours, "use_ema": False}) == []

@@ -156,7 +156,7 @@ def test_a_rule_of_optax_says_what_it_was_made_with(tmp_path):
         facts = Trace(tmp_path).header["facts"]["optimizer"]
         return facts["kind"], facts["settings"]
 
-    adam = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    adam = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "eps_root": 0.0}
     decayed = optax.adamw(0.5, mask=lambda params: {"w": True})
     clipped = optax.chain(optax.clip_by_global_norm(1.0), decayed)
     assert told(clipped) == ("adamw", {**adam, "weight_decay": 1e-4, "learning_rate": 0.5})

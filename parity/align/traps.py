@@ -60,6 +60,7 @@ _OF_OPTIMIZERS = {
     "beta2": ("beta2", "beta_2"),
     "rho": ("alpha", "rho"),
     "epsilon": ("eps", "epsilon"),
+    "eps_root": ("eps_root",),
     "momentum": ("momentum",),
     "dampening": ("dampening",),
     "nesterov": ("nesterov", "use_nesterov"),
@@ -621,7 +622,7 @@ _CONVENTIONS: dict[tuple[str, str], Callable[[Any, Settings, str], Any]] = {
 
 def _missing(what: str) -> Any:
     """Return the value of a setting that a framework has not."""
-    return {"reset_after": True, "groups": 1}.get(what)
+    return {"reset_after": True, "groups": 1, "eps_root": 0.0}.get(what)
 
 
 def _betas(settings: Settings) -> Settings:

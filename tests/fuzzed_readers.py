@@ -510,12 +510,9 @@ READERS = {
         ),
         Reader(
             "finished-training",
-            "runs/paddle-1/training.json",
+            "runs/paddle-1/finished.json",
             _write_finished,
-            lambda folder: (
-                _trainings(folder)._finished(_RUN),
-                _trainings(folder)._begun(_RUN),
-            ),
+            lambda folder: _trainings(folder)._finished(_RUN),
         ),
         _of_file(
             "sweep",

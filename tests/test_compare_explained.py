@@ -331,6 +331,19 @@ def test_rates_of_a_schedule_hide_no_missing_bias_correction(tmp_path, dtype, ti
     assert said.partition("; confirmed")[0] == told
 
 
+@pytest.mark.parametrize("corrected", [True, False])
+def test_other_rates_are_not_confirmed_where_a_bias_correction_does_as_well(
+    tmp_path, corrected
+):
+    theirs = {"rate": lambda step: _cosine(2 * step + 1), "corrected": corrected}
+    said = _why(tmp_path, {"rate": _cosine}, theirs, dtype="float32")
+    assert said.startswith("the rate in step 0 is 0.01 in ours")
+    assert said.endswith(
+        "or the bias correction is another, which the first 6 steps do not tell apart from "
+        "other rates"
+    )
+
+
 @pytest.mark.parametrize(
     "facts",
     [

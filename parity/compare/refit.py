@@ -498,10 +498,36 @@ def difference(
     steps = f"the first {count} steps" if count > 1 else "the first step"
     some = len(known) < len(whole)  # the others move in ways that are not known
     where = f"in {_some(known)} of {len(whole)} parameters, " if some else ""
+    if _correction_may_be_another(fits, moves, dtype):
+        return (
+            f"{where}{'; '.join(parts)}; or the bias correction is another, which {steps} do "
+            "not tell apart from other rates"
+        )
     return (
         f"{where}{'; '.join(parts)}; confirmed: that reproduces {steps} of both, in up to "
         f"{SOME} elements of each {'of these' if some else 'parameter'}"
     )
+
+
+def _correction_may_be_another(fits: Sequence[Fit], moves: Sequence[Moves], dtype: str) -> bool:
+    """Return whether rates that differ from step to step may be a bias correction.
+
+    They are not if those of one side are a multiple of the other's.
+    """
+    a, b = fits
+    if a.rule.kind != "adam" or b.rule.kind != "adam":
+        return False
+    if _constant([x / y if y else 0.0 for x, y in zip(a.rates, b.rates, strict=True)]):
+        return False
+    for each, mine in zip(fits, moves, strict=True):
+        telling = _telling(mine, dtype)
+        own = fit(each.rule, mine, dtype, None, telling)
+        for correction, added in product((EACH, STILL, AHEAD, NONE), (AFTER, BEFORE)):
+            rule = replace(each.rule, correction=correction, added=added)
+            other = fit(rule, mine, dtype, None, telling)
+            if own and other and other.cost <= own.cost and not _near(own.rates, other.rates):
+                return True
+    return False
 
 
 def of_parameters(names: Sequence[str], does: str) -> str:

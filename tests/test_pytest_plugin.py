@@ -90,3 +90,15 @@ def test_a_step_s_summary_gets_the_report(recorded, tmp_path):
         no_file = run(*compare, cwd=recorded, GITHUB_STEP_SUMMARY=str(path))
         assert said in assert_one_line(no_file.returncode, no_file.stderr)
         assert no_file.stdout == "", "said before anything is compared"
+
+
+def test_no_name_of_a_tensor_ends_the_report_of_a_summary(tmp_path):
+    for side, value in (("a", 1.0), ("b", 2.0)):
+        with Recorder(tmp_path / side, framework=side, dtype="float64") as recorder:
+            recorder.step(0, {"weight/" + 5 * "`": np.array([value])})
+    summary = tmp_path / "summary.md"
+    compare = ("parity", "compare", "a", "b", "--github")
+    assert run(*compare, cwd=tmp_path, GITHUB_STEP_SUMMARY=str(summary)).returncode == 1
+    text = summary.read_text()
+    (fence,) = {line for line in text.splitlines() if line and set(line) == {"`"}}
+    assert text.count(fence) == 2

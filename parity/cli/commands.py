@@ -267,9 +267,8 @@ def _summary() -> Path:
 def _add_to(summary: Path, report: dict[str, Any]) -> None:
     """Append a report: other commands of the step have summaries in this file, too."""
     text = report_text(report)
-    fence = "`" * (
-        3 + max(map(len, re.findall("`+", text)), default=0)
-    )  # none in a name ends it
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 3)  # none in a name ends it
     matched = report["verdict"] == "match"
     title = f"match: {headline(report)}" if matched else text.splitlines()[0]
     lines = f"### {escaped(title)}\n\n{fence}text\n{text}\n{fence}\n"

@@ -199,16 +199,18 @@ class _Search:
                 )
         return ""
 
+    def _wrong_on_both(self, kind: str) -> list[str]:
+        """Return the tensors of a kind that differ, of those that both sides recorded whole."""
+        wrong = (name for name in self._wrong if name.startswith(kind))
+        return [name for name in wrong if all(name in each for each in self._now)]
+
     def _clipped_before(self) -> str:
         """Say that one side's gradients are those that the other one clipped, if they are."""
-        wrong = [name for name in self._wrong if name.startswith("gradient/")]
-        wrong = [name for name in wrong if all(name in each for each in self._now)]
-        for mine, label in enumerate(self._labels):
+        wrong = self._wrong_on_both("gradient/")
+        for mine, label in enumerate(self._labels if wrong else ()):
             other = self._traces[1 - mine].whole.read(self._step)
             clipped = {n: other[f"clipped_{n}"] for n in wrong if f"clipped_{n}" in other}
-            if wrong and all(
-                n in clipped and _close(self._now[mine][n], clipped[n]) for n in wrong
-            ):
+            if all(n in clipped and _close(self._now[mine][n], clipped[n]) for n in wrong):
                 return (
                     f"the gradients of {label} are those of {self._labels[1 - mine]} after "
                     f"clipping: {label} recorded what its optimiser was given"
@@ -243,8 +245,9 @@ class _Search:
 
     def _clipped_by_more(self) -> str:
         """Say that one side adds to the norm that it clips by, as PyTorch does, if it does."""
-        wrong = [name for name in self._wrong if name.startswith("clipped_gradient/")]
-        wrong = [name for name in wrong if all(name in each for each in self._now)]
+        wrong = self._wrong_on_both("clipped_gradient/")
+        if not wrong:
+            return ""
         for mine, (trace, label) in enumerate(zip(self._traces, self._labels, strict=True)):
             gradients = (
                 array.astype(np.float64).ravel()
@@ -255,7 +258,7 @@ class _Search:
             own, other = self._now[mine], self._now[1 - mine]
             # what is left over of c / norm without that of c / (norm + added)
             factor = _ADDED_TO_NORM / norm if norm else 0.0
-            if wrong and all(_close(other[n] - own[n], factor * own[n]) for n in wrong):
+            if all(_close(other[n] - own[n], factor * own[n]) for n in wrong):
                 return (
                     f"{label} clips by the norm + {_ADDED_TO_NORM:g}, as PyTorch's "
                     f"clip_grad_norm_ does, {self._labels[1 - mine]} by the norm"

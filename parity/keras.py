@@ -186,13 +186,12 @@ def rules_of(optimizer: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
     return {"optimizer": whole, "optimizers": rules if len(rules) > 1 else []}
 
 
-def _config(each: Any) -> dict[str, Any]:
+def _config(each: Any) -> Any:
     """Return what a layer or an optimiser was made with."""
     try:
-        found: dict[str, Any] = each.get_config()
+        return each.get_config()
     except NotImplementedError:  # of a cell or a schedule of the user's
-        found = vars(each)
-    return found
+        return vars(each)
 
 
 def kept_by(

@@ -164,9 +164,8 @@ class _Search:
             return ""
         if self._rung == "weight":  # what a rate of up to 1 makes of them, and not a decay
             a, b = (each[self._first].astype(np.float64) for each in self._now)
-            if a.shape != b.shape or magnitude(a - b) > sum(
-                magnitude(x[name]) for x in self._now
-            ):
+            moved = sum(magnitude(each[name]) for each in self._now)
+            if a.shape != b.shape or magnitude(a - b) > moved:
                 return ""
         shares = []
         for tensors in self._now:

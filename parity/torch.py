@@ -1,8 +1,10 @@
 """Records a PyTorch training while it runs: `watch` around a loop that stays as it is."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -175,7 +177,8 @@ class _Hooks(ModuleHooks):
         self._names = {id(each): name for name, each in self._parameters.items()}
         self._training = False
         self._kept: dict[str, np.ndarray] = {}  # parameter -> its gradient
-        self._inside = 0  # calls of `step`: a subclass may call that of its base
+        # the call of `step` that is under way: a subclass may call that of its base
+        self._outermost: FrameType | None = None
 
     def __enter__(self) -> "_Hooks":
         torch, root, off = self._torch, self._model, self._unwatched
@@ -280,8 +283,14 @@ class _Hooks(ModuleHooks):
                 self._to.add("clipped_gradient", name, np.array(now), replace=True)
 
     def _before_step(self, optimizer: Any, inputs: Any, named: Any) -> Any:
-        self._inside += 1
-        if self._inside > 1 or not self._to.active:
+        frame: FrameType | None = sys._getframe(1)
+        caller = frame
+        while frame is not None and frame is not self._outermost:
+            frame = frame.f_back
+        if frame is not None:  # a subclass calls the step of its base
+            return None
+        self._outermost = caller
+        if not self._to.active:
             return None
         closure = named.get("closure") or next(filter(callable, inputs[1:]), None)
         if closure is None:
@@ -303,8 +312,10 @@ class _Hooks(ModuleHooks):
             self._gradients()
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        self._inside -= 1
-        if self._inside or optimizer is not self._optimizers[-1]:
+        if sys._getframe(1) is not self._outermost:
+            return
+        self._outermost = None
+        if optimizer is not self._optimizers[-1]:
             return
         if self._to.active:
             self._states()

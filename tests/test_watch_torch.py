@@ -1,5 +1,6 @@
 """PyTorch trainings that record themselves: what is seen, and that it changes nothing."""
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -321,6 +322,29 @@ def test_a_step_that_calls_that_of_its_base_is_one(tmp_path):
 
     torch.optim.SGD([torch.zeros(1)])  # from then on PyTorch calls hooks in both
     assert trained_linear(tmp_path / "a", kind=Halved).numbers() == [0, 1]
+
+
+def test_after_a_step_that_failed_the_next_is_recorded(tmp_path):
+    import torch
+
+    def closure():
+        if fails:
+            raise RuntimeError("out of memory")
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 3)).sum()
+        loss.backward()
+        return loss
+
+    fails, model = False, torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    with parity.torch.watch(tmp_path / "a", model, optimizer):
+        optimizer.step(closure)
+        fails = True
+        with contextlib.suppress(RuntimeError):
+            optimizer.step(closure)
+        fails = False
+        optimizer.step(closure)
+    assert Trace(tmp_path / "a").numbers() == [0, 1]
 
 
 @pytest.mark.filterwarnings("error::UserWarning")  # that the model itself was not called

@@ -57,7 +57,7 @@ def check_name(name: str) -> None:
     """
     rung_of(name)
     if not is_path(name) or (name in RUNGS and name != "gradient_norm"):
-        raise UsageError(f"tensor {name!r}: no name behind the rung; allowed: RUNG/NAME")
+        raise UsageError(f"tensor {name!r}: no path behind the rung; allowed: RUNG/NAME")
 
 
 def fits(name: str, *patterns: str) -> bool:
@@ -82,5 +82,5 @@ def can_fit(pattern: str) -> bool:
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name is a path: parts with slashes between them, none of them empty."""
-    return all(name.split("/"))
+    """Return whether a name is a path: printable parts between slashes, none of them empty."""
+    return all(name.split("/")) and name.isprintable()

@@ -14,6 +14,7 @@ from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.compare.measured_bounds import FORMAT, measure, read_bounds
 from parity.pair.perturbation import VARIABLE, Perturbation, asked_for
+from parity.report.terminal import report_text
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINING = """
@@ -92,6 +93,23 @@ def test_a_bound_is_sixteen_times_the_largest_distance(tmp_path, capsys):
         assert "Measured: forward at most 0.00032 (1)" in printed
         if status == 0:
             assert_match(*words[1:3], bounds=words[-1])
+
+
+def test_what_nothing_can_fail_is_counted_as_not_judged(tmp_path):
+    pair = [tmp_path / side for side in ("a", "b")]
+    for folder, value in zip(pair, (1.0, -1.0), strict=True):
+        with Recorder(folder, framework=folder.name, dtype="float64") as recorder:
+            for step in range(2):
+                hidden = np.full(4, value if step else 1.0)
+                tensors = {"forward/a": hidden, "forward/none": hidden[:0], "loss/a": 0.5}
+                recorder.step(step, tensors)
+    runs = [Trace(pair[0]), Trace(pair[1])]
+    measure(runs[0], runs[0], runs[1:]).write(tmp_path / "bounds.json")
+    report = assert_match(*pair, bounds=tmp_path / "bounds.json")
+    assert report["not_judged"] == ["forward/none", "forward/a"]
+    text = " ".join(report_text(report).split())
+    assert "verdict: match, with 2 tensors not judged" in text
+    assert "as empty or with bounds of 1 or more: 'forward/none', 'forward/a'." in text
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ class PairVerdict(Verdict):
       bounds: the bounds that were used, in the order of the rungs.
       by_statistics: name of a tensor of which a side recorded no more -> what was compared
         instead of its elements, the least telling of all steps.
+      not_judged: the tensors that in some step were empty, or allowed to differ by their own
+        magnitude or more.
       batch: the shapes of what the first step read.
     """
 
@@ -49,6 +51,7 @@ class PairVerdict(Verdict):
     loss: str | None = None
     bounds: Sequence[Bound] = ()
     by_statistics: Mapping[str, str] = field(default_factory=dict)
+    not_judged: Sequence[str] = ()
     batch: Sequence[Sequence[int]] = ()
 
 
@@ -102,6 +105,7 @@ def compare_pair(
         loss=comparison.loss,
         bounds=bounds.used(),
         by_statistics=comparison.by_statistics,
+        not_judged=list(comparison.not_judged),
         batch=comparison.batch,
         explanations=explain(traces, sides, comparison.mismatches),
     )
@@ -124,6 +128,7 @@ class _PairComparison(StepComparison):
         self.tensors: list[str] = []
         self.loss: str | None = None
         self.by_statistics: dict[str, str] = {}
+        self.not_judged: dict[str, None] = {}
         self.batch: list[list[int]] = []
         self.worst = {sides: {}}
 
@@ -186,6 +191,9 @@ class _PairComparison(StepComparison):
         self._add([found])
         for name, distance in found.distances.items():
             before = self.by_statistics.get(name, distance.by)
+            bound = self._bounds.at(name, step)
+            if max(bound.relative, bound.floor, bound.step) >= 1 or 0 in a[name].shape:
+                self.not_judged[name] = None
             if distance.by:
                 self.by_statistics[name] = max(before, distance.by, key=HOW.index)
         wrong = [*self._between_ranks(step, names), *found.mismatches]

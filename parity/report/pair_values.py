@@ -60,6 +60,7 @@ def pair_values(
         "modules": _kinds(traces[0]),
         "batch": verdict.batch,
         "by_statistics": dict(verdict.by_statistics),
+        "not_judged": list(verdict.not_judged),
         "network": "pair",
         "pair": sides,
         "tensors": len(verdict.tensors),

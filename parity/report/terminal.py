@@ -63,6 +63,8 @@ def notes(values: dict[str, Any]) -> list[str]:
             f"Judged by {how}, not element by element: {some_of(names)}."
             for how, names in by.items()
         ]
+        if names := values["not_judged"]:
+            lines.append(f"Not judged, as empty or with bounds of 1 or more: {some_of(names)}.")
         return [*lines, *_declarations(values["runs"][0]["bounds"])]
     return [*lines, *part_of_run("notes", values)]
 
@@ -119,6 +121,8 @@ def verdict_line(values: dict[str, Any]) -> str:
     }
     if judged := values.get("by_statistics"):
         lacking.append(f"{counted(len(judged), 'tensor')} judged by statistics")
+    if names := values.get("not_judged"):
+        lacking.append(f"{counted(len(names), 'tensor')} not judged")
     notes = [*lacking, *([f"{count} case{'s' * (count > 1)} not covered"] if count else [])]
     notes += [f"a known difference of {side}" for side in sorted(sides)]
     notes += [

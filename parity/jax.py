@@ -278,6 +278,24 @@ def _rule_of(rule: Any, params: Any) -> dict[str, Any]:
     return {"optimizer": whole, "optimizers": groups if len(groups) > 1 else []}
 
 
+def _clips(rule: Any) -> Iterator[Callable[..., Any]]:
+    """Yield the functions by which an optax chain clips before all else."""
+    todo = [rule]
+    while todo:
+        each = todo.pop(0)
+        each = getattr(each, "update", each)
+        if isinstance(each, tuple):
+            todo[:0] = each
+            continue
+        part = each.__qualname__.partition(".")[0]
+        if part in ("chain", "with_extra_args_support"):
+            todo[:0] = inspect.getclosurevars(each).nonlocals.values()
+        elif part in ("clip", "clip_by_global_norm"):
+            yield each
+        else:
+            return
+
+
 def _masked(mask: Any, params: Any) -> tuple[list[str], list[str]]:
     """Return the names of the parameters that a mask of optax has, and of the others."""
     import jax
@@ -434,6 +452,7 @@ class _Hooks(Hooks, Tap):
         Hooks.__init__(self, recording)
         Tap.__init__(self)
         self._model, self._optimizer = model, optimizer
+        self._clips = list(_clips(getattr(optimizer, "tx", optimizer)))
         self._modules: dict[str, Any] = {}
         self._open = self._updated = False
 
@@ -595,8 +614,13 @@ class _Hooks(Hooks, Tap):
     def _show_step(self, gradients: Pairs, state: Variables, weights: Pairs) -> None:
         """Record what the optimiser was given and what it made of it, and end the step."""
         self._check_seen()
-        weights = list(weights)
+        gradients, weights = list(gradients), list(weights)
         found = [("gradient", *pair) for pair in gradients]
+        if self._clips:
+            clipped = dict(gradients)
+            for clip in self._clips:
+                clipped, _ = clip(clipped, ())  # it keeps no state
+            found += [("clipped_gradient", *pair) for pair in clipped.items()]
         found += [("optimizer", *pair) for pair in _slots(state, weights)]
         found += [("weight", *pair) for pair in weights]
 

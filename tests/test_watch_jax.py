@@ -112,6 +112,7 @@ def test_an_uncompiled_training_computes_the_same_and_is_seen_whole(tmp_path):
     assert {f"initial/{name}" for name in of["weight"]} <= first.keys()
     slots = {f"{name}/{slot}" for name in trained for slot in ("mu", "nu")}
     assert set(of["optimizer"]) == {*slots, "model/count", "model/step"}
+    assert_clipped(first)
     np.testing.assert_array_equal(later["loss/loss"], plain[7])
     hidden = later["forward/stack.layers.0"]
     np.testing.assert_array_equal(later["forward/stack"], np.maximum(hidden, 0))
@@ -119,6 +120,15 @@ def test_an_uncompiled_training_computes_the_same_and_is_seen_whole(tmp_path):
         later["activation_gradient/stack.layers.0"],
         later["activation_gradient/stack"] * (hidden > 0),
     )
+
+
+def assert_clipped(first):
+    """Check the clipped gradients by what Adam's first step made of them."""
+    clipped = {n.partition("/")[2]: x for n, x in first.items() if n.startswith("clipped_")}
+    assert {f"gradient/{n}" for n in clipped} == {n for n in first if n[:9] == "gradient/"}
+    for name, array in clipped.items():
+        np.testing.assert_allclose(first[f"optimizer/{name}/mu"], 0.1 * array, rtol=1e-6)
+        assert np.abs(array).max() < np.abs(first[f"gradient/{name}"]).max()
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -238,6 +248,7 @@ def test_linen_s_training_computes_the_same_and_is_seen_whole(tmp_path, compiled
     trained = cells | layers | dense
     slots = {f"{name}/{slot}" for name in trained for slot in ("mu", "nu")}
     weights = trained | {"BatchNorm_0.mean", "BatchNorm_0.var"}
+    assert_clipped(trace.read(0))
     for rung, names in (
         ("batch", {"0"}),
         ("gradient", trained),

@@ -72,7 +72,7 @@ from parity.twins.training.checkpoint import (
     read_vocabularies,
     save_checkpoint,
 )
-from parity.twins.training.loss_table import read_losses
+from parity.twins.training.loss_table import read_losses, read_validations
 from parity.twins.training.run_folder import _name_of_run
 
 SPEC = small_spec()
@@ -449,6 +449,7 @@ _PAIRS = "how are you\tfine\n你好\t好\r\n\u3000\tx\n"
 _TEXT = "the cat sat\n\n猫 在 这里\r\n"
 _BEST = {"step": 3, "valid_perplexity": 9.5}
 _LOSSES = "step,loss,tokens\n0,4.5,70\n1,4.25,70\n"
+_VALIDATIONS = "step,perplexity,bleu\n4,45.5,\n8,40.25,1.5\n"
 
 READERS = {
     reader.name: reader
@@ -558,6 +559,7 @@ READERS = {
         _of_file("bounds", "bounds.json", _BOUNDS, read_bounds),
         _of_file("schedule", "schedule.jsonl", _SCHEDULE, lambda path: read_schedule(path, 2)),
         _of_file("losses", "losses.csv", _LOSSES, read_losses),
+        _of_file("validations", "validations.csv", _VALIDATIONS, read_validations),
         Reader("answers", "answers.jsonl", _write_answers, read_answers),
         Reader("evaluation", "evaluation.json", _write_answers, read_answers),
         _of_file(

@@ -22,6 +22,7 @@ from parity.twins.cli.options import TrainOptions
 from parity.twins.spec.spec import learning_rate
 from parity.twins.spec.step_arrays import StepInputs, StepResult, check_finite
 from parity.twins.training.checkpoint import load_checkpoint, newest_checkpoint
+from parity.twins.training.loss_table import read_validations
 from parity.twins.training.meter import WARM_UP, Meter
 from parity.twins.training.run_folder import RunFolder
 from parity.twins.training.start import Side, run_training
@@ -154,12 +155,31 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(tmp_path, batching, dt
     for name, array in whole.snapshot().items():
         np.testing.assert_array_equal(rest.snapshot()[name], array)
     assert resumed.test_perplexity == summary.test_perplexity
+    rows = [read_validations(tmp_path / each / "validations.csv") for each in ("whole", "cut")]
+    assert [row for row in rows[1] if row.step != stop or stop == PER_EPOCH] == rows[0]
+    assert resumed.valid_perplexity == [row.perplexity for row in rows[1]]
     same_checkpoint(
         *(
             tmp_path / each / "checkpoints/step-00000008.safetensors"
             for each in ("whole", "cut")
         )
     )
+
+
+def test_a_run_that_ended_while_it_validated_does_so_when_it_resumes(tmp_path):
+    class Fails(Recording):
+        def evaluate(self, *given):
+            raise ZeroDivisionError
+
+    whole, _ = train(tmp_path / "whole")
+    given = SPEC, TrainOptions(out=tmp_path / "cut", replicas=2), text(SPEC, PER_EPOCH)
+    with pytest.raises(ZeroDivisionError):
+        train_with(Fails, *given)
+    rest, _ = train(tmp_path / "cut", resume="")
+    assert whole.done - rest.done == PER_EPOCH
+    for name in ("validations.csv", "checkpoints/best.json"):
+        written = [(tmp_path / each / name).read_bytes() for each in ("whole", "cut")]
+        assert written[0] == written[1]
 
 
 def test_a_finished_run_resumes_to_nothing_or_to_more_epochs(tmp_path, capsys):

@@ -64,10 +64,20 @@ def test_a_damaged_table_is_refused_by_its_line(tmp_path, content):
     assert path.read_text() == content, "and it stays as it was"
 
 
+def test_a_damaged_table_of_validations_is_refused_too(tmp_path):
+    train(tmp_path, steps=4)
+    path = tmp_path / "validations.csv"
+    path.write_text("step,perplexity,bleu\n4,3.5,\n8,3.25\n")
+    with pytest.raises(UsageError) as caught:
+        train(tmp_path, resume="")
+    told = "'8,3.25'; allowed: step, perplexity and bleu"
+    assert str(caught.value) == f"{path}:3: {told}"
+
+
 def test_what_is_no_text_is_refused(tmp_path):
     path = tmp_path / "losses.csv"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="not a table of losses: this is not text"):
+    with pytest.raises(UsageError, match="not a table: this is not text"):
         read_losses(path)
 
 

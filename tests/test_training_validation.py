@@ -85,9 +85,10 @@ def test_the_last_step_is_validated_wherever_it_is(tmp_path):
     assert list(scalars(tmp_path)["perplexity/valid"]) == [4, 6]
     assert len(summary.valid_perplexity) == 2
     assert strategy.done == 6
-    # not twice where the last step ends an epoch
+    # not twice where the last step ends an epoch, nor again what was validated before
     _, summary = train(tmp_path, resume="", steps=8)
-    assert len(summary.valid_perplexity) == 1
+    assert list(scalars(tmp_path)["perplexity/valid"]) == [4, 6, 8]
+    assert len(summary.valid_perplexity) == 3
 
 
 def test_none_of_the_batches_is_no_evaluation(tmp_path, capsys):

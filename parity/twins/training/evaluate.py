@@ -39,10 +39,15 @@ from parity.twins.training.checkpoint import (
 )
 from parity.twins.training.checkpoint_contents import shared_checkpoint
 from parity.twins.training.events import EventWriter
+from parity.twins.training.loss_table import (
+    ValidationRow,
+    read_validations,
+    write_validations,
+)
 from parity.twins.training.strategy import Strategy
 from parity.twins.training.summary import Summary
 from parity.twins.training.text_source import TextSource
-from parity.twins.training.train_steps import TrainedStep, perplexity
+from parity.twins.training.train_steps import perplexity
 
 _ANSWERED = 500  # the most questions of the validation text that are answered each time
 _SAMPLES = 3  # of these questions, to be looked at
@@ -170,7 +175,8 @@ class Validation:
       text: the text with the splits.
       options: the options of the run: its folder, how many batches of a split to evaluate, and
         how questions are answered.
-      summary: the summary of the run, which gets perplexities and BLEU.
+      summary: the summary of the run, which gets perplexities and BLEU, those that were
+        measured before it was resumed first.
       events: the writer of TensorBoard events, which gets them too.
       check: a function called after each batch; it raises an exception to give up.
 
@@ -193,6 +199,7 @@ class Validation:
         self._checkpoints = options.out / "checkpoints"
         self.best: Best | None = None
         self._sample_file, self._samples = options.out / "samples.txt", list[tuple[int, str]]()
+        self._table, self._rows = options.out / "validations.csv", list[ValidationRow]()
         self._decodes = NETWORKS[strategy.spec.network].decodes
 
     def resume(self, step: int, changed: bool) -> None:
@@ -201,9 +208,16 @@ class Validation:
         Args:
           step: the step; no later checkpoint can be the best.
           changed: whether the run may be another one now, with another best.
+
+        Raises:
+          UsageError: if validations.csv is damaged.
         """
         if self._group.rank > 0:
             return
+        if self._table.exists() and not changed:
+            self._rows = [row for row in read_validations(self._table) if row.step <= step]
+            for row in self._rows:
+                self._note(row)
         self.best = best_checkpoint(self._checkpoints)
         if self.best is not None and (self.best.step > step or changed):
             forget_best(self._checkpoints)
@@ -212,6 +226,11 @@ class Validation:
             text = read_file(self._sample_file).decode(errors="replace")
             samples = re.findall(r"^step (\d{1,8}): (.*)\n", text, re.MULTILINE)
             self._samples = [(int(at), line) for at, line in samples if int(at) <= step]
+
+    def _note(self, row: ValidationRow) -> None:
+        self._summary.valid_perplexity.append(row.perplexity)
+        if self._decodes:
+            self._summary.valid_bleu.append(row.bleu)
 
     def ends_early(self, step: int, last: int) -> bool:
         """Return on every rank whether --patience ends the training before its last step.
@@ -234,33 +253,47 @@ class Validation:
             say(f"stopped at step {step}: no better validation for {epochs} (--patience)")
         return over
 
-    def validate(self, trained: TrainedStep, speed: float) -> None:
+    def lacks(self, step: int) -> bool:
+        """Return on every rank whether a step ended an epoch that nothing was validated after.
+
+        A run that was stopped while it validated resumes so.
+        """
+        told = None
+        if self._group.rank == 0:
+            told = {"lacks": np.array(not self._rows or self._rows[-1].step < step)}
+        ends = step > 0 and step % self._text.train.batches_per_epoch == 0
+        return bool(self._group.broadcast(told)["lacks"]) and ends
+
+    def validate(self, step: int, settled: bool, speed: float | None = None) -> None:
         """Evaluate the validation text, answer its questions, and keep the best checkpoint.
 
         Args:
-          trained: the step that was trained last.
-          speed: the recent speed of training, in real tokens/s.
+          step: the number of steps trained.
+          settled: whether the weights are those after these steps.
+          speed: the recent speed of training, in real tokens/s; None: nothing was trained.
         """
         if self._options.evaluate == 0:
             return
-        started, step = time.perf_counter(), trained.number + 1
+        started = time.perf_counter()
         value, least = self._perplexity("valid")
-        self._summary.valid_perplexity.append(value)
         curves, score, words = {"perplexity/valid": value}, None, ""
-        if self._decodes:
-            # the weights of a step that is not settled are about to change
-            if self._group.rank == 0 and trained.settled:
-                curves["bleu/valid"] = score = self._answer_some(step)
-                words = f", BLEU {score:.2f}"
-            self._summary.valid_bleu.append(score)
+        # the weights of a step that is not settled are about to change
+        if self._decodes and self._group.rank == 0 and settled:
+            curves["bleu/valid"] = score = self._answer_some(step)
+            words = f", BLEU {score:.2f}"
+        row = ValidationRow(step, value, score)
+        self._note(row)
         self._events.scalars(step, curves)
         epoch, rest = divmod(step, self._text.train.batches_per_epoch)
         say(
             f"{f'step {step}' if rest else f'epoch {epoch}'}: validation perplexity "
-            f"{decimal(value, 3)}{least}{words}; trained at {speed:,.0f} tokens/s, "
+            f"{decimal(value, 3)}{least}{words}; "
+            f"{'' if speed is None else f'trained at {speed:,.0f} tokens/s, '}"
             f"validated in {time.perf_counter() - started:.1f} s"
         )
         if self._group.rank == 0:
+            self._rows.append(row)
+            write_validations(self._table, self._rows)
             self.best = keep_best(self._checkpoints, step, value, score)
             if score is not None:
                 lines = (f"step {at}: {line}\n" for at, line in self._samples)

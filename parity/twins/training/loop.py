@@ -102,6 +102,9 @@ class Run:
         if self._checkpoint is not None:
             self._restore(self._checkpoint)
         with catch_signals() as self._stop_request, self._events:
+            fresh = self._checkpoint is None or self._traces or self.options.allow_change
+            if not fresh and self._validation.lacks(self.step):
+                self._validation.validate(self.step, settled=True)
             self._stopped_early = self._validation.ends_early(self.step, self.last_step)
             with closing(self.steps()) as steps:
                 while not self._stopped_early and (step := next(steps, None)) is not None:
@@ -198,7 +201,7 @@ class Run:
         if step.settled or (workers is not None and not workers.settles_on_request):
             self._check_stop(saved=step.settled)
         if not self._traces and (ended or self.step == self.last_step):
-            self._validation.validate(step, self.meter.recent)
+            self._validation.validate(self.step, step.settled, self.meter.recent)
             self._stopped_early = self._validation.ends_early(self.step, self.last_step)
 
     def _save_is_due(self, epoch_ended: bool) -> bool:

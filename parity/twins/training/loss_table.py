@@ -1,14 +1,17 @@
-"""The loss of every step as a table."""
+"""The loss of every step, and the result of every validation, as tables."""
 
 import csv
 import io
 import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from parity.base.errors import UsageError
 from parity.base.files import read_file, write_whole
 
-_COLUMNS = ("step", "loss", "tokens")
+_LOSSES = ("step", "loss", "tokens")
+_VALIDATIONS = ("step", "perplexity", "bleu")
 
 Row = tuple[int, float, int]
 
@@ -48,11 +51,8 @@ class Losses:
         Raises:
           UsageError: if it cannot be written.
         """
-        content = io.StringIO()
-        writer = csv.writer(content, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        writer.writerows((step, repr(loss), tokens) for step, loss, tokens in self._rows)
-        write_whole(self._path, content.getvalue().encode())
+        rows = ((step, repr(loss), tokens) for step, loss, tokens in self._rows)
+        _write(self._path, _LOSSES, rows)
 
 
 def read_losses(path: Path) -> list[Row]:
@@ -62,27 +62,79 @@ def read_losses(path: Path) -> list[Row]:
       UsageError: naming the line, if the file is not such a table, is cut off, or its steps do
         not ascend.
     """
+    return _read(path, _LOSSES, lambda a, b, c: (int(a), float(b), int(c)))
+
+
+class ValidationRow(NamedTuple):
+    """A row of validations.csv.
+
+    Attributes:
+      step: the number of steps trained.
+      perplexity: that of the validation text after them.
+      bleu: that of answers to its questions; None for a network that does not decode.
+    """
+
+    step: int
+    perplexity: float
+    bleu: float | None
+
+
+def write_validations(path: Path, rows: Sequence[ValidationRow]) -> None:
+    """Write a validations.csv, whole or not at all.
+
+    Raises:
+      UsageError: if it cannot be written.
+    """
+    _write(path, _VALIDATIONS, rows)
+
+
+def read_validations(path: Path) -> list[ValidationRow]:
+    """Return the rows of a validations.csv.
+
+    Raises:
+      UsageError: as `read_losses`.
+    """
+    return _read(
+        path,
+        _VALIDATIONS,
+        lambda a, b, c: ValidationRow(int(a), float(b), float(c) if c else None),
+    )
+
+
+_R = TypeVar("_R", Row, ValidationRow)
+
+
+def _write(path: Path, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    content = io.StringIO()
+    writer = csv.writer(content, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_whole(path, content.getvalue().encode())
+
+
+def _read(
+    path: Path, columns: Sequence[str], row_of: Callable[[str, str, str], _R]
+) -> list[_R]:
     try:
         content = read_file(path).decode().replace("\r\n", "\n")
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: not a table of losses: this is not text") from None
+        raise UsageError(f"{path}: not a table: this is not text") from None
     lines = content.split("\n")
-    header = ",".join(_COLUMNS)
+    header = ",".join(columns)
     if lines[0] != header:
         raise UsageError(f"{path}:1: {lines[0][:80]!r}; allowed: {header}")
     if lines.pop():
         raise UsageError(f"{path}:{len(lines) + 1}: the line is cut off: it has no end")
-    rows: list[Row] = []
+    rows: list[_R] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
-            step, loss, tokens = line.split(",")
-            row = int(step), float(loss), int(tokens)
+            first, second, third = line.split(",")
+            row = row_of(first, second, third)
         except ValueError:
-            raise UsageError(
-                f"{path}:{number}: {line[:80]!r}; allowed: step, loss and tokens"
-            ) from None
+            allowed = "{}, {} and {}".format(*columns)
+            raise UsageError(f"{path}:{number}: {line[:80]!r}; allowed: {allowed}") from None
         if rows and row[0] <= rows[-1][0]:
             raise UsageError(
                 f"{path}:{number}: step {row[0]} after step {rows[-1][0]}; allowed: ascending"

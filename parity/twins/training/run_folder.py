@@ -37,6 +37,7 @@ RUN_FILES = (
     "checkpoints/step-????????.safetensors",
     "events/events.out.tfevents.*",
     "losses.csv",
+    "validations.csv",
     "samples.txt",
     "schedule.jsonl",
     "summary.json",

@@ -511,9 +511,12 @@ READERS = {
         ),
         Reader(
             "finished-training",
-            "runs/paddle-1/finished.json",
+            "runs/paddle-1/training.json",
             _write_finished,
-            lambda folder: _trainings(folder)._finished(_RUN),
+            lambda folder: (
+                _trainings(folder)._finished(_RUN),
+                _trainings(folder)._begun(_RUN),
+            ),
         ),
         _of_file(
             "sweep",

@@ -14,6 +14,7 @@ from browser import cells, lines
 from conftest import TINY, assert_one_line, flags, start
 
 from parity.base.errors import NumericFailure
+from parity.base.text import verified, with_checksum
 from parity.cli.command_line import main
 from parity.cli.commands import parity
 from parity.twins.cli.options import ConvergeOptions
@@ -113,6 +114,35 @@ def test_a_finished_training_is_not_repeated(starters, epoch, tmp_path):
     assert [each["reused"] for each in third["runs"]["paddle"].values()] == [True, True, False]
     other = converge(spec.replace(learning_rate=0.06), more, "", starters)
     assert not any(each["reused"] for runs in other["runs"].values() for each in runs.values())
+
+
+def test_an_interrupted_training_goes_on_from_its_checkpoint(starters, options):
+    spec = language_model(epochs=2)
+    whole = converge(spec, options, "", starters)
+    begins = {"paddle-1": 5, "paddle-2": 10, "tensorflow-1": 5, "tensorflow-2": 0}
+    for name, step in begins.items():  # as a kill would leave them
+        folder = options.out / "runs" / name
+        note = verified((folder / "training.json").read_bytes())
+        note["summary"] = None
+        (folder / "training.json").write_text(with_checksum(note))
+        for path in folder.glob("checkpoints/step-*"):
+            if int(path.stem.removeprefix("step-")) > step:
+                path.unlink()
+    again = converge(spec, options, "", starters)
+    assert again["quantities"] == whole["quantities"]
+    curves = [
+        {
+            name: {seed: each["valid_perplexity"] for seed, each in runs.items()}
+            for name, runs in found["runs"].items()
+        }
+        for found in (again, whole)
+    ]
+    assert curves[0] == curves[1]
+    for name, step in begins.items():
+        log = (options.out / "runs" / name / "log").read_text()
+        steps = [int(each) for each in re.findall(r"step (\d+) of 10", log)]
+        assert min(steps, default=11) > step, log
+        assert (f"resumed at step {step}," in log) == (step > 0)
 
 
 def strategies(options, *words, **settings):
@@ -269,7 +299,7 @@ def test_the_command_says_so_by_its_status(epoch, text, cache, tmp_path):
     words = flags(**SPEC | {"replicas": 2, "epochs": 1}, data=text, cache=cache)
     words += [f"--out={out}", "--seeds=2", f"--json={tmp_path / 'extra.json'}"]
     # all but one are there already
-    (out / "runs" / "tensorflow-1" / "finished.json").unlink()
+    (out / "runs" / "tensorflow-1" / "training.json").unlink()
     status, printed, errors = command(*words)
     assert status == 0, errors
     assert "3 trainings were already in --out" in printed
@@ -279,7 +309,7 @@ def test_the_command_says_so_by_its_status(epoch, text, cache, tmp_path):
     assert (tmp_path / "extra.json").read_bytes() == (out / "converge.json").read_bytes()
     assert "Learning curves" in (out / "converge.html").read_text()
     # one training again, now with a mistake: Paddle trains it at another rate
-    (out / "runs" / "paddle-2" / "finished.json").unlink()
+    (out / "runs" / "paddle-2" / "training.json").unlink()
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@" --learning-rate=0.9\n')
     python.chmod(0o755)

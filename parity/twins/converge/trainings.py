@@ -24,6 +24,7 @@ from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.spec import Spec
 from parity.twins.spec.strategies import StrategySettings
 from parity.twins.trace.side import TrainedSide
+from parity.twins.training.checkpoint import newest_first
 
 
 def whole_sides(options: ConvergeOptions) -> dict[str, TrainedSide]:
@@ -53,6 +54,7 @@ def whole_sides(options: ConvergeOptions) -> dict[str, TrainedSide]:
 Starters = Mapping[str, Callable[[list[str], Path], Process]]
 
 _POLL = 0.2  # seconds
+_NOTE = "training.json"  # says which training a folder holds, and whether it is finished
 _STEP = re.compile(rb"step (\d+) of \d+")  # in the progress that a training prints
 _TAIL = 4096  # bytes at the end of a log in which the last progress is looked for
 # Rooms of the laboratory that no training imports, a peer's own aside.
@@ -103,8 +105,8 @@ class Trainings:
         runs = [Run(name, side, seed) for seed in seeds for name, side in sides.items()]
         found = {run: summary for run in runs if (summary := self._finished(run)) is not None}
         left = [run for run in runs if run not in found]
-        total = len(left) * self.steps
-        with ProgressBar("converging", total, "step") as progress:
+        total, done = len(left) * self.steps, sum(map(self._begun, left))
+        with ProgressBar("converging", total, "step", done) as progress:
             for run in self._train(left, progress):
                 found[run] = self._finish(run)
         return {run: found[run] | {"reused": run not in left} for run in runs}
@@ -112,7 +114,7 @@ class Trainings:
     def _train(self, runs: list[Run], progress: ProgressBar) -> Iterator[Run]:
         """Train some runs, `--jobs` at a time, and yield each when it has ended."""
         waiting, running = list(runs), dict[Run, SideProcess]()
-        steps = dict.fromkeys(runs, 0)
+        steps = {run: self._begun(run) for run in runs}
         with ExitStack() as stack:
             while waiting or running:
                 while waiting and len(running) < self.options.jobs:
@@ -126,6 +128,8 @@ class Trainings:
                         yield run
                     reached = self.steps if ended else _last_step(process.log)
                     if reached > steps[run]:
+                        if not steps[run] and not ended:  # nothing of another run is left there
+                            self._note(run, None)
                         names = ", ".join(f"{each.name} seed {each.seed}" for each in running)
                         progress.update(names, reached - steps[run])
                         steps[run] = reached
@@ -135,12 +139,14 @@ class Trainings:
         options = self.options
         folder = self._folder(run)
         make_folder(folder)
-        (folder / "finished.json").unlink(missing_ok=True)
-        decoding = {}
+        framework, decoding = run.side.framework, {}
+        goes_on = self._begun(run) > 0
+        for name in ("log", *(() if goes_on else (_NOTE,))):
+            (folder / name).unlink(missing_ok=True)
         if NETWORKS[self.spec.network].decodes:
             names = ("user_dictionary", "on_empty", "beam", "length_penalty")
             decoding = {name: getattr(options, name) for name in names}
-        framework, of_sides = run.side.framework, dict[str, Any]()
+        of_sides = dict[str, Any]()
         if framework not in PEERS:
             of_sides = {"kernels": options.kernels, "strategy": run.side.strategy}
             of_sides |= run.side.settings.given
@@ -151,26 +157,43 @@ class Trainings:
             self.starters.get(framework),
             **shared_options(options),
             out=folder,
-            overwrite=True,
+            resume="" if goes_on else None,
+            overwrite=not goes_on,
             **of_sides,
             **decoding,
         )
 
     def _finish(self, run: Run) -> dict[str, Any]:
         """Note that a training is finished, and with what; return its summary."""
-        folder = self._folder(run)
-        summary = json.loads((folder / "summary.json").read_text())
-        finished = {"of": self._key(run), "summary": summary, **measured_here()}
-        write_whole(folder / "finished.json", with_checksum(finished).encode() + b"\n")
+        summary = json.loads((self._folder(run) / "summary.json").read_text())
+        self._note(run, summary)
         return dict(summary)
+
+    def _note(self, run: Run, summary: Mapping[str, Any] | None) -> None:
+        """Note which training a folder holds, and its summary if it is finished."""
+        noted = {"of": self._key(run), "summary": summary, **measured_here()}
+        write_whole(self._folder(run) / _NOTE, with_checksum(noted).encode() + b"\n")
+
+    def _noted(self, run: Run) -> dict[str, Any] | None:
+        """Return what was noted of the same training; None without a note."""
+        try:
+            noted = verified(read_file(self._folder(run) / _NOTE))
+            return dict(noted) if noted["of"] == self._key(run) else None
+        except (OSError, UsageError, ValueError, KeyError, TypeError):
+            return None  # it is damaged: train again
 
     def _finished(self, run: Run) -> dict[str, Any] | None:
         """Return the summary of an earlier training that was the same; None without one."""
-        try:
-            finished = verified(read_file(self._folder(run) / "finished.json"))
-            return dict(finished["summary"]) if finished["of"] == self._key(run) else None
-        except (OSError, UsageError, ValueError, KeyError, TypeError):
-            return None  # it is damaged: train again
+        summary = (self._noted(run) or {}).get("summary")
+        return summary if isinstance(summary, dict) else None
+
+    def _begun(self, run: Run) -> int:
+        """Return the step of the checkpoint from which a training goes on; 0 if it is new."""
+        if run.side.framework in PEERS or self._noted(run) is None:
+            return 0
+        folder = self._folder(run) / "checkpoints"
+        saved = newest_first(folder) if folder.is_dir() else []
+        return max((int(path.stem.removeprefix("step-")) for path in saved), default=0)
 
     def _key(self, run: Run) -> dict[str, Any]:
         """Return everything that decides a training's result."""

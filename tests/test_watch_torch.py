@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from parity import Trace
 from parity.base.errors import UsageError
 from parity.compare.recorded_pair import compare_pair
 from parity.pair.perturbation import VARIABLE, environment
+from parity.report.terminal import report_text
 from parity.report.values import found_for
 
 pytestmark = pytest.mark.torch
@@ -311,6 +313,20 @@ def test_what_changes_a_gradient_is_seen_and_what_does_not_is_no_difference(tmp_
             parity.assert_match(tmp_path / "a", tmp_path / "b")
     else:
         parity.assert_match(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_match_counts_the_settings_that_are_apart(tmp_path):
+    """A decay by a small rate is less than rounding may do."""
+    import torch
+
+    for name, decay in (("a", 0.1), ("b", 0.0)):
+        kind = partial(torch.optim.SGD, weight_decay=decay)
+        trained_linear(tmp_path / name, kind=lambda each, _, kind=kind: kind(each, 1e-6))
+    report = parity.assert_match(tmp_path / "a", tmp_path / "b")
+    assert report["settings_apart"] == ["decay 0.1 → 0"]
+    text = report_text(report)
+    assert "verdict: match, with 1 setting apart" in text
+    assert "that no tensor shows: decay 0.1 → 0." in " ".join(text.split())
 
 
 def test_a_step_that_calls_that_of_its_base_is_one(tmp_path):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parity.align.mapping import NameMapping
-from parity.align.traps import traps_at
+from parity.align.traps import traps, traps_at
 from parity.base.errors import UsageError
 from parity.compare.by_statistics import CHECKSUMS
 from parity.compare.recorded_pair import PairVerdict
@@ -61,6 +61,7 @@ def pair_values(
         "batch": verdict.batch,
         "by_statistics": dict(verdict.by_statistics),
         "not_judged": list(verdict.not_judged),
+        "settings_apart": _apart(traces) if found["verdict"] == "match" else [],
         "network": "pair",
         "pair": sides,
         "tensors": len(verdict.tensors),
@@ -131,6 +132,15 @@ def _settings(traces: Sequence[Trace], verdict: PairVerdict) -> dict[str, Any]:
         for each in here
     ]
     return {"settings": told, "settings_elsewhere": others}
+
+
+def _apart(traces: Sequence[Trace]) -> list[str]:
+    """Return the settings in which sides differ whose tensors match."""
+    try:
+        found = [each for each in traps(traces) if each.values]
+    except UsageError:
+        return []  # not recorded by the watch of a framework
+    return [f"{each.what} {' → '.join(each.values)}" for each in found]
 
 
 def _kinds(trace: Trace) -> dict[str, str]:

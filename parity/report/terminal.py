@@ -65,6 +65,9 @@ def notes(values: dict[str, Any]) -> list[str]:
         ]
         if names := values["not_judged"]:
             lines.append(f"Not judged, as empty or with bounds of 1 or more: {some_of(names)}.")
+        if apart := values["settings_apart"]:
+            told = "Settings apart, as `parity doctor` says, that no tensor shows"
+            lines.append(f"{told}: {'; '.join(apart)}.")
         return [*lines, *_declarations(values["runs"][0]["bounds"])]
     return [*lines, *part_of_run("notes", values)]
 
@@ -123,6 +126,8 @@ def verdict_line(values: dict[str, Any]) -> str:
         lacking.append(f"{counted(len(judged), 'tensor')} judged by statistics")
     if names := values.get("not_judged"):
         lacking.append(f"{counted(len(names), 'tensor')} not judged")
+    if apart := values.get("settings_apart"):
+        lacking.append(f"{counted(len(apart), 'setting')} apart")
     notes = [*lacking, *([f"{count} case{'s' * (count > 1)} not covered"] if count else [])]
     notes += [f"a known difference of {side}" for side in sorted(sides)]
     notes += [

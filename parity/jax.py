@@ -287,7 +287,9 @@ def _clips(rule: Any) -> Iterator[Callable[..., Any]]:
         if isinstance(each, tuple):
             todo[:0] = each
             continue
-        part = each.__qualname__.partition(".")[0]
+        part = getattr(each, "__qualname__", "").partition(".")[0]
+        if not str(each.__module__).startswith("optax."):  # a user's own rule
+            return
         if part in ("chain", "with_extra_args_support"):
             todo[:0] = inspect.getclosurevars(each).nonlocals.values()
         elif part in ("clip", "clip_by_global_norm"):
@@ -790,6 +792,7 @@ def _slots(state: Variables, weights: list[tuple[str, Any]]) -> Iterator[tuple[s
         words = [each for each in path if each != "opt_state"]
         start = next((i for i in range(len(words)) if _path(words[i:]) in names), None)
         slot = _path(each for each in words[:start] if not isinstance(each, int))
+        slot = slot or _path(words[:start]) or "state"  # an array that has no name
         yield f"{'model' if start is None else _path(words[start:])}/{slot}", value
 
 

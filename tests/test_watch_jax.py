@@ -122,6 +122,27 @@ def test_an_uncompiled_training_computes_the_same_and_is_seen_whole(tmp_path):
     )
 
 
+def clip(updates, state, params=None):
+    """A rule by the name of one of optax's, but with a state."""
+    return updates, state + 1
+
+
+def test_a_rule_of_the_user_s_own_is_called_by_nobody_else(tmp_path):
+    import optax
+    from flax import nnx
+
+    model = nnx.Linear(3, 2, rngs=nnx.Rngs(1))
+    own = optax.GradientTransformation(lambda _: np.zeros(1), clip)
+    rule = optax.chain(own, optax.clip(0.1), optax.sgd(0.01))
+    optimizer = nnx.Optimizer(model, rule, wrt=nnx.Param)
+    with parity.jax.watch(tmp_path / "a", model, optimizer):
+        gradients = nnx.grad(lambda model: model(np.ones((4, 3))).sum())(model)
+        optimizer.update(model, gradients)
+    tensors = Trace(tmp_path / "a").read(0)
+    assert not any(name.startswith("clipped_") for name in tensors)
+    assert tensors["optimizer/model/0"] == 1
+
+
 def assert_clipped(first):
     """Check the clipped gradients by what Adam's first step made of them."""
     clipped = {n.partition("/")[2]: x for n, x in first.items() if n.startswith("clipped_")}

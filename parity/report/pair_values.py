@@ -137,7 +137,7 @@ def _settings(traces: Sequence[Trace], verdict: PairVerdict) -> dict[str, Any]:
 def _apart(traces: Sequence[Trace]) -> list[str]:
     """Return the settings in which sides differ whose tensors match."""
     try:
-        found = [each for each in traps(traces) if each.values]
+        found = [each for each in traps(traces) if len(set(each.values)) > 1]
     except UsageError:
         return []  # not recorded by the watch of a framework
     return [f"{each.what} {' → '.join(each.values)}" for each in found]

@@ -185,9 +185,8 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> Any:
     if optimizer is None:
         return model
     state = nnx.state(optimizer)
-    names = (name for name, _ in _slots(_variables(optimizer), list(_flat(model))))
     held: dict[str, list[Any]] = {}
-    for name, (_, variable) in zip(names, nnx.to_flat_state(state), strict=True):
+    for name, variable in _slots(nnx.to_flat_state(state), list(_flat(model))):
         held.setdefault(name, []).append(variable)
     for (name, slot), array in given.state.items():
         if f"{name}/{slot}" not in held:
@@ -746,7 +745,8 @@ def _paths(tree: Any) -> Variables:
     import jax
 
     for path, value in jax.tree.leaves_with_path(tree):
-        yield _words(path), value
+        key = jax.dtypes.issubdtype(getattr(value, "dtype", None), jax.dtypes.prng_key)
+        yield _words(path), jax.random.key_data(value) if key else value
 
 
 def _words(path: Any) -> tuple[Any, ...]:
@@ -782,7 +782,9 @@ def _variables(holder: Any, *chosen: Any) -> Iterator[tuple[tuple[Any, ...], Any
 
     state = holder if isinstance(holder, nnx.State) else nnx.state(holder, *chosen)
     for path, value in nnx.to_flat_state(state):
-        yield path, value[...] if isinstance(value, nnx.Variable) else value
+        held = value.get_value() if isinstance(value, nnx.Variable) else value
+        for rest, each in _paths(held):  # optax keeps several, or none, where a mask leaves out
+            yield (*path, *rest), each
 
 
 def _slots(state: Variables, weights: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -790,10 +792,15 @@ def _slots(state: Variables, weights: list[tuple[str, Any]]) -> Iterator[tuple[s
     names = {name for name, _ in weights}
     for path, value in state:
         words = [each for each in path if each != "opt_state"]
-        start = next((i for i in range(len(words)) if _path(words[i:]) in names), None)
-        slot = _path(each for each in words[:start] if not isinstance(each, int))
-        slot = slot or _path(words[:start]) or "state"  # an array that has no name
-        yield f"{'model' if start is None else _path(words[start:])}/{slot}", value
+        size = len(words)
+        # numbers behind the name tell apart several arrays of one parameter
+        ends = (j for j in range(size, 0, -1) if all(isinstance(n, int) for n in words[j:]))
+        found = ((i, j) for j in ends for i in range(j) if _path(words[i:j]) in names)
+        start, stop = next(found, (size, size))
+        kept = [each for each in words[:start] if not isinstance(each, int)]
+        if start < size:  # what a rule is wrapped in is no part of the slot
+            kept = kept[-1:]
+        yield f"{_path(words[start:stop]) or 'model'}/{_path(kept) or 'state'}", value
 
 
 def _path(path: Iterable[Any]) -> str:

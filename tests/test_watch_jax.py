@@ -140,7 +140,39 @@ def test_a_rule_of_the_user_s_own_is_called_by_nobody_else(tmp_path):
         optimizer.update(model, gradients)
     tensors = Trace(tmp_path / "a").read(0)
     assert not any(name.startswith("clipped_") for name in tensors)
-    assert tensors["optimizer/model/0"] == 1
+    assert tensors["optimizer/model/state"] == 1
+
+
+KEPT = {
+    "partition": {"kernel/mu", "kernel/nu", "bias/trace"},
+    "sm3": {"kernel/mu", "kernel/mu#1", "kernel/nu", "bias/mu", "bias/nu"},
+    "noisy_sgd": {"model/count", "model/rng_key"},
+}
+
+
+@pytest.mark.parametrize("rule", KEPT)
+def test_what_rules_of_optax_keep_is_named_for_the_parameter(tmp_path, rule):
+    import jax
+    import optax
+    from flax import nnx
+
+    made = {
+        "partition": lambda: optax.partition(
+            {"w": optax.adam(0.1), "b": optax.sgd(0.1, momentum=0.9)},
+            lambda tree: jax.tree.map(lambda x: "w" if x.ndim > 1 else "b", tree),
+        ),
+        "sm3": lambda: optax.sm3(0.1),
+        "noisy_sgd": lambda: optax.noisy_sgd(0.1, key=jax.random.key(1)),
+    }
+    model = nnx.Linear(3, 2, rngs=nnx.Rngs(1))
+    optimizer = nnx.Optimizer(model, made[rule](), wrt=nnx.Param)
+    with parity.jax.watch(tmp_path / "a", model, optimizer):
+        gradients = nnx.grad(lambda model: model(np.ones((4, 3))).sum())(model)
+        optimizer.update(model, gradients)
+    found = {n.removeprefix("optimizer/") for n in Trace(tmp_path / "a").read(0) if "opt" in n}
+    assert KEPT[rule] == {n for n in found if not n.startswith("model/inner_states")} - {
+        "model/step"
+    }
 
 
 def assert_clipped(first):

@@ -211,6 +211,11 @@ class _Hooks(ModuleHooks):
 
     def _array(self, tensor: Any) -> np.ndarray:
         """Return a tensor's values, which it may share; half precision becomes float32."""
+        if self._torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            raise UsageError(
+                "a transform of torch.func hides what the model computes; allowed: gradients "
+                "by backward or torch.autograd.grad"
+            )
         tensor = tensor.detach()
         if hasattr(tensor, "full_tensor"):  # of a DTensor each rank has a part
             tensor = tensor.full_tensor()

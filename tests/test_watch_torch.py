@@ -462,6 +462,18 @@ def test_what_cannot_be_seen_is_said(tmp_path):
     with pytest.raises(UsageError, match="no module of the model was called with gradients"):
         step_once(tmp_path / "a", torch.nn.Linear(4, 4), optimizer)
     assert Trace(tmp_path / "a").cut()
+
+    def transformed():
+        weights = {n: each.detach() for n, each in model.named_parameters()}
+        called = torch.func.functional_call
+
+        def loss(weights):
+            return called(model, weights, torch.ones(2, 1, 4)).sum()
+
+        torch.func.grad(loss)(weights)
+
+    with pytest.raises(UsageError, match=r"torch.func hides what the model computes; allowed"):
+        step_once(tmp_path / "a", model, optimizer, transformed)
     scripted = torch.jit.script(torch.nn.Linear(2, 2))
     for wrong, said in (
         (scripted, "is a ScriptModule, which has no hooks"),

@@ -73,6 +73,7 @@ _OF_OPTIMIZERS = {
 _ALIKE = (
     *("foreach", "fused", "capturable", "differentiable", "betas", "is_hf_initialized"),
     *("p", "rate", "dropout", "recurrent_dropout", "reversed_padding_repeated_twice"),
+    "time_major",  # which the map knows, and an operation of Paddle's static graphs always is
 )
 
 

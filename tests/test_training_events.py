@@ -62,6 +62,15 @@ def test_event_files_hold_every_curve_once(tmp_path):
     assert summary.valid_perplexity == pytest.approx([*perplexities.values()], rel=1e-6)
 
 
+def test_a_run_resumed_at_the_end_of_an_epoch_keeps_its_validation(tmp_path):
+    train(tmp_path, per_epoch=STREAM_BATCHES, steps=STREAM_BATCHES)
+    _, summary = train(tmp_path, per_epoch=STREAM_BATCHES, resume="")
+    events = json.loads(run_python("-c", _READER, tmp_path / "events", check=True).stdout)
+    perplexities = dict(events["perplexity/valid"])
+    assert list(perplexities) == [STREAM_BATCHES, STEPS]
+    assert summary.valid_perplexity == pytest.approx([*perplexities.values()], rel=1e-6)
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_summaries_tell_what_ran(name, trainings):
     """Of what tests/test_strategies.py trains, too."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import asynchronous_side
 import numpy as np
@@ -20,6 +21,7 @@ from parity.twins.training.checkpoint import (
 )
 from parity.twins.training.evaluate import Validation
 from parity.twins.training.events import EventWriter
+from parity.twins.training.loss_table import read_validations
 from parity.twins.training.strategy import Build
 from parity.twins.training.summary import Summary
 
@@ -78,6 +80,23 @@ def test_both_sides_say_the_same_answers_and_perplexities(runs):
     assert len({line.split(": ")[1].split(" -> ")[0] for line in samples[0]}) == 3
     assert values[0] == values[1]
     assert len(values[0]) == 3
+
+
+def test_answers_are_not_kept_twice_by_a_run_that_ended_while_it_wrote_them(
+    runs, frameworks, pairs, cache, tmp_path
+):
+    """The table of validations is written last: without it, all is done again."""
+    folder, _ = runs
+    out = shutil.copytree(folder / "tensorflow", tmp_path / "out")
+    written = (out / "samples.txt").read_text()
+    (out / "validations.csv").unlink()
+    (out / "checkpoints" / "step-00000005.safetensors").unlink()
+    given = flags(**TINY_SEQ2SEQ, data=pairs, cache=cache, dtype="float64", steps=5)
+    assert "epoch 1: " in ended(
+        frameworks["tensorflow"].train(*given, f"--resume={out}", f"--out={out}")
+    )
+    assert (out / "samples.txt").read_text() == written
+    assert [row.step for row in read_validations(out / "validations.csv")] == [3, 5]
 
 
 def test_the_last_step_is_validated_wherever_it_is(tmp_path):

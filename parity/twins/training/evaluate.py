@@ -218,6 +218,8 @@ class Validation:
             self._rows = [row for row in read_validations(self._table) if row.step <= step]
             for row in self._rows:
                 self._note(row)
+                if row.step == step:  # which the events of this part take the place of
+                    self._events.scalars(step, _curves(row))
         self.best = best_checkpoint(self._checkpoints)
         if self.best is not None and (self.best.step > step or changed):
             forget_best(self._checkpoints)
@@ -276,14 +278,14 @@ class Validation:
             return
         started = time.perf_counter()
         value, least = self._perplexity("valid")
-        curves, score, words = {"perplexity/valid": value}, None, ""
+        score, words = None, ""
         # the weights of a step that is not settled are about to change
         if self._decodes and self._group.rank == 0 and settled:
-            curves["bleu/valid"] = score = self._answer_some(step)
+            score = self._answer_some(step)
             words = f", BLEU {score:.2f}"
         row = ValidationRow(step, value, score)
         self._note(row)
-        self._events.scalars(step, curves)
+        self._events.scalars(step, _curves(row))
         epoch, rest = divmod(step, self._text.train.batches_per_epoch)
         say(
             f"{f'step {step}' if rest else f'epoch {epoch}'}: validation perplexity "
@@ -292,12 +294,12 @@ class Validation:
             f"validated in {time.perf_counter() - started:.1f} s"
         )
         if self._group.rank == 0:
-            self._rows.append(row)
-            write_validations(self._table, self._rows)
             self.best = keep_best(self._checkpoints, step, value, score)
             if score is not None:
                 lines = (f"step {at}: {line}\n" for at, line in self._samples)
                 write_whole(self._sample_file, "".join(lines).encode())
+            self._rows.append(row)  # last: without it, this is done again
+            write_validations(self._table, self._rows)
         if self._decodes:
             self._group.barrier()
 
@@ -364,6 +366,7 @@ class Validation:
         found = find_answers(search, self._text, "valid", rows, self._check)
         answers = [self._text.write(each.tokens) for each in found]
         pairs = [self._text.pair("valid", row) for row in rows]
+        self._samples = [each for each in self._samples if each[0] < step]
         for at in sorted({each * most // _SAMPLES for each in range(_SAMPLES)}):
             question, reference = map(_line, pairs[at])
             words = f"{question} -> {_line(answers[at])} (reference: {reference})"
@@ -435,6 +438,12 @@ def evaluate_only(
             f"answers, {answers.exact_share:.1%} of them exact"
         )
     write_whole(options.out / "evaluation.json", json.dumps(values, indent=2).encode())
+
+
+def _curves(row: ValidationRow) -> dict[str, float]:
+    """Return the points of a validation in the curves of TensorBoard."""
+    curves = {"perplexity/valid": row.perplexity}
+    return curves if row.bleu is None else curves | {"bleu/valid": row.bleu}
 
 
 def _line(text: str) -> str:

@@ -102,8 +102,8 @@ class Run:
         if self._checkpoint is not None:
             self._restore(self._checkpoint)
         with catch_signals() as self._stop_request, self._events:
-            fresh = self._checkpoint is None or self._traces or self.options.allow_change
-            if not fresh and self._validation.lacks(self.step):
+            goes_on = self._checkpoint is not None and not self.options.allow_change
+            if goes_on and not self._traces and self._validation.lacks(self.step):
                 self._validation.validate(self.step, settled=True)
             self._stopped_early = self._validation.ends_early(self.step, self.last_step)
             with closing(self.steps()) as steps:

@@ -116,12 +116,14 @@ def test_gradients_have_the_bytes_of_the_parameters():
         vocabulary_size=50, embedding_size=3, hidden_size=2, num_layers=1, time=7
     )
     elements = 50 * 3 + (3 + 2 + 1) * 8 + 2 * 50 + 50
-    found = gradients(spec, 4)
+    found = gradients(spec, 4, 12)
     assert (found.dense, found.embeddings) == (4 * elements, 4 * 150)
     rows = different_words(50, 4 * 7)
     touched = found.sparse - (found.dense - found.embeddings)
     assert touched == pytest.approx(rows * (3 * 4 + 8))
-    assert gradients(spec.replace(dtype="float64"), 4).dense == 8 * elements
+    of_any_rank = found.summed - (found.dense - found.embeddings)
+    assert of_any_rank == pytest.approx(different_words(50, 12 * 7) * 3 * 4)
+    assert gradients(spec.replace(dtype="float64"), 4, 4).dense == 8 * elements
 
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 5])
@@ -142,7 +144,7 @@ def test_different_words_are_expected_as_counted(vocabulary):
 
 SPEC = preset("language-model", "tiny").replace(batch_size=8)
 FIXED, PER_ROW, PER_COLLECTIVE, PER_BYTE = 0.01, 0.002, 0.003, 2e-9
-SIZE = gradients(SPEC, 8).dense
+SIZE = gradients(SPEC, 4, 8).summed
 
 
 def measured(noise=(0.0,), per_byte=PER_BYTE, per_row=PER_ROW, cores=2) -> Measured:
@@ -165,7 +167,7 @@ def test_the_costs_of_a_quiet_machine_are_found():
     found = measured()
     assert (found.compute.fixed, found.compute.per_row) == pytest.approx((FIXED, PER_ROW))
     assert found.engine.per_collective == pytest.approx(PER_COLLECTIVE)
-    # each of two ranks sends as many bytes as the gradients have
+    # each of two ranks sends as many bytes as the summed gradients have
     assert found.engine.per_byte == pytest.approx(PER_BYTE)
     assert found.engine.per_message > 0
     assert {len(each) for each in found.readings.values()} == {1, REPEATED}
@@ -226,7 +228,7 @@ def test_each_strategy_and_number_of_ranks_is_predicted(scaled):
 
 def test_the_step_of_two_ranks_is_computed_by_hand(scaled):
     _, values = scaled("--links=lan=8mbit/100ms")
-    size = values["gradients"]["dense"]
+    size = gradients(SPEC, 20, 40).summed
     # gloo: two segments, asked for at once, in each half of the ring
     expected = 0.01 + 20 * 0.002 + 2 * (2 * 0.1 + size / 2 / 1e6)
     assert curve(values, "weak", "ring")["seconds"][1] == pytest.approx(expected)

@@ -142,6 +142,7 @@ register_network(
             "logits": ("batch", "time", model.vocabulary_size),
             "token_loss": ("batch", "time"),
         },
+        embeddings={"embed/table": "tokens"},
     )
 )
 STRATEGIES.register(

@@ -1,14 +1,11 @@
 """Data parallelism over processes, each with some of the replicas.
 
 Every process computes the gradients of its own replicas, as `parallel_executor.py` does with
-all of them. Then `paddle.distributed` sums them over the processes, by gloo on CPUs and NCCL on
-GPUs: all gradients at once, in one buffer, by a ring, in which each process sends 2 (P - 1) / P
-of the buffer's bytes. Then every replica clips and updates its own copy of the weights.
+all of them. `gradient_sums.py` sums them over the processes, as soon as some are computed. Then
+every replica clips and updates its own copy of the weights.
 
 Fluid could sum over processes inside of the engine on GPUs alone, so that the program is cut in
 two here, before clipping.
-
-Source: Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002, for the ring.
 """
 
 import os
@@ -23,6 +20,7 @@ from paddle.base.dygraph import guard as dynamic_mode
 
 from paddle_impl.devices import replica_devices
 from paddle_impl.executor import ParallelExecutor, split_program
+from paddle_impl.strategies.gradient_sums import PACKS, GradientSums
 from paddle_impl.strategies.parallel_executor import ParallelExecutorStrategy
 from parity.base.errors import RankLost
 from parity.twins.processes.gathering import (
@@ -31,9 +29,6 @@ from parity.twins.processes.gathering import (
     state_of_local_rows,
 )
 from parity.twins.processes.interfaces import interface_of
-
-_SUM = "coalesce_tensor"  # the last operation before the sum over the processes
-_BUFFER, _REPORT = "gradients", "report"
 
 
 class DataParallel(ParallelExecutorStrategy):
@@ -53,32 +48,10 @@ class DataParallel(ParallelExecutorStrategy):
         self.build.group.barrier()
 
     def _summed(self, gradients):
-        # The sums take the gradients' place in one buffer, and behind them is what every
-        # process must know of all others: the losses, and whether one was asked to stop.
-        block = paddle.static.default_main_program().global_block()
-        dtype = gradients[0].dtype
-        report = paddle.zeros([self.replicas + 1], dtype)
-        report.stop_gradient = True
-
-        def variable(name, shape):
-            return block.create_var(name=name, shape=shape, dtype=dtype, persistable=True)
-
-        sums = [variable(f"{each.name}/sum", each.shape) for each in gradients]
-        block.append_op(
-            type=_SUM,
-            inputs={"Input": [*gradients, report]},
-            outputs={
-                "Output": [*sums, variable(_REPORT, report.shape)],
-                "FusedOutput": variable(_BUFFER, [-1]),
-            },
-            attrs={
-                "copy_data": True,
-                "persist_output": True,
-                "use_align": False,  # nothing is sent but the gradients
-                "dtype": int(dtype),
-            },
-        )
-        return sums
+        self._sums = GradientSums(self.spec, self.build)
+        names = [parameter.name for parameter in self._parameters]
+        sums = self._sums.append(dict(zip(names, gradients, strict=True)))
+        return [sums[name] for name in names]
 
     def _executor(self, program, loss_name, share_variables_from=None):
         group = self.build.group
@@ -87,7 +60,9 @@ class DataParallel(ParallelExecutorStrategy):
                 group, program, None, self._places, self._scope, share_variables_from
             )
         loss = self._outputs.loss.name
-        return _SummingExecutor(group, program, loss_name, loss, self._places, self._scope)
+        return _SummingExecutor(
+            group, program, loss_name, loss, self._places, self._scope, self._sums
+        )
 
     def step(self, inputs, state, learning_rate, record=False):
         result = super().step(inputs, state, learning_rate, record)
@@ -131,15 +106,19 @@ class _SummingExecutor:
       loss: the variable whose value on each replica all processes get to know.
       places: one place per replica of this process.
       scope: the scope with the program's variables; the first of the replicas uses it directly.
+      sums: the GradientSums that `DataParallel._summed` added to the program.
     """
 
-    def __init__(self, group, program, objective, loss, places, scope):
-        self._group, self._loss, self._places = group, loss, places
+    def __init__(self, group, program, objective, loss, places, scope, sums):
+        self._group, self._loss, self._places, self._sums = group, loss, places, sums
         kinds = [operation.type for operation in program.global_block().ops]
-        cut = kinds.index(_SUM) + 1
+        cut = len(kinds) - kinds[::-1].index(PACKS)
         compute, update = split_program(program, cut)
-        self._compute = ParallelExecutor(compute, objective, places, scope)
+        # another thread packs a message while those of the replicas go on
+        threads = len(places) + 1
+        self._compute = ParallelExecutor(compute, objective, places, scope, threads=threads)
         self._update = ParallelExecutor(update, None, places, scope, self._compute)
+        sums.start(self._compute.local_scopes(), places)
         # what only the update computes, or the sums that it reads
         self._updated = {
             name
@@ -158,29 +137,16 @@ class _SummingExecutor:
         own = self._group.own(len(feeds))
         computed = [self._loss, *(name for name in fetch if name not in self._updated)]
         updated = [name for name in fetch if name in self._updated]
+        self._sums.begin(feeds[own])
         found = dict(zip(computed, self._compute.run(computed, feeds[own]), strict=True))
         report = np.zeros(len(feeds) + 1, found[self._loss][0].dtype)
         report[own], report[-1] = np.concatenate(found[self._loss]), self._group.stop_asked != 0
-        *losses, stop = self._sum(report)
+        *losses, stop = self._sums.finish(report)
         found[self._loss] = [np.array(losses)]
         self._group.stop_agreed = bool(stop > 0)
         feeds = [{}] * len(self._places)
         found |= zip(updated, self._update.run(updated, feeds), strict=True)
         return [found[name] for name in fetch]
-
-    def _sum(self, report):
-        """Sum the gradients and the reports of all processes, and return the summed report."""
-        scopes = self.local_scopes()
-        first, *others = (scope.find_var(_BUFFER).get_tensor() for scope in scopes)
-        summed = scopes[0].find_var(_REPORT).get_tensor()  # a part of the buffer
-        summed.set(report, self._places[0])
-        if self._group.size > 1:
-            with dynamic_mode(self._places[0]):
-                # in place: the new tensor has the memory of the other
-                paddle.distributed.all_reduce(paddle.Tensor(first))
-        for other, place in zip(others, self._places[1:], strict=True):
-            other._copy_from(first, place)
-        return np.array(summed)
 
 
 def _connect(group, place):

@@ -2,7 +2,9 @@
 
 Every process has copies of all variables for its own replicas, and runs the same `tf.function`
 as `mirrored` does. One collective per step sums the gradients over all processes, and with them
-a short vector of losses, so that every process knows the loss of every replica.
+a short vector of losses, so that every process knows the loss of every replica. Of embedding
+tables only the rows take part that any process has read, which another collective finds out
+while the forward pass goes on.
 
 The engine reads the processes' addresses from the environment variable TF_CONFIG. On CPUs it
 has one replica per process; on GPUs, the processes of a host share its GPUs in their order.
@@ -19,6 +21,7 @@ from tensorflow.python.eager import context as eager_context
 
 from parity.base.errors import UsageError
 from parity.base.process import stop_signals_wait
+from parity.twins.processes.touched_rows import mark_touched_rows, table_rows
 from parity.twins.spec.step_arrays import split_feeds
 from tf_impl.devices import replica_devices
 from tf_impl.strategies.mirrored import Mirrored, start_eagerly
@@ -71,8 +74,9 @@ class MultiWorker(SeveralProcesses, Mirrored):
     def _feed_specs(self, masks):
         feeds = super()._feed_specs(masks)
         if masks:  # a training step
-            stop = {"stop": tf.TensorSpec([], self.spec.training.dtype)}
-            feeds = [feed | stop for feed in feeds]
+            stop = tf.TensorSpec([], self.spec.training.dtype)
+            marks = tf.TensorSpec([sum(table_rows(self.spec).values())], tf.int32)
+            feeds = [feed | {"stop": stop, "touched": marks} for feed in feeds]
         return feeds
 
     def _reduce(self, context, gradients, loss, feed):
@@ -84,11 +88,26 @@ class MultiWorker(SeveralProcesses, Mirrored):
         # chosen, not multiplied by 0 or 1: a loss that is no number must stay with its replica
         is_own = tf.equal(tf.range(self.replicas), context.replica_id_in_sync_group)
         losses = tf.where(is_own, loss, tf.zeros_like(loss))
+        gradients = dict(zip(self._weights, gradients, strict=True))
+        rows = self._rows(context, feed["touched"])
+        sent = gradients | {name: tf.gather_nd(gradients[name], rows[name]) for name in rows}
         # TensorFlow packs all of them into one collective
-        *gradients, summed = context.all_reduce(
-            "SUM", [*gradients, tf.concat([losses, feed["stop"][None]], axis=0)]
+        *sums, known = context.all_reduce(
+            "SUM", [*sent.values(), tf.concat([losses, feed["stop"][None]], axis=0)]
         )
-        return gradients, summed
+        sums = dict(zip(sent, sums, strict=True))
+        for name, touched in rows.items():
+            sums[name] = tf.tensor_scatter_nd_update(gradients[name], touched, sums[name])
+        return list(sums.values()), known
+
+    def _rows(self, context, marks):
+        """Return table -> the rows that any replica has read, [rows, 1], given one's marks."""
+        sizes = table_rows(self.spec)
+        if not sizes:
+            return {}
+        marks = context.all_reduce("SUM", tf.identity(marks))  # a feed itself is on no device
+        of_tables = tf.split(marks, list(sizes.values()))
+        return {name: tf.where(each) for name, each in zip(sizes, of_tables, strict=True)}
 
     def _run_step(self, inputs, state, learning_rate, record):
         values = super()._run_step(inputs, state, learning_rate, record)
@@ -100,8 +119,9 @@ class MultiWorker(SeveralProcesses, Mirrored):
         feeds = split_feeds(self.spec, inputs, state, self.replicas)[self._own]
         if trains:
             dtype = np.dtype(self.spec.training.dtype)
-            stop = {"stop": dtype.type(self.build.group.stop_asked != 0)}
-            feeds = [feed | stop for feed in feeds]
+            stop = dtype.type(self.build.group.stop_asked != 0)
+            marks = mark_touched_rows(self.spec, feeds).astype(np.int32)
+            feeds = [feed | {"stop": stop, "touched": marks} for feed in feeds]
         return feeds
 
 

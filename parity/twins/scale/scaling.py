@@ -61,7 +61,7 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> str:
         },
         "links": {name: vars(link) for name, link in links.items()},
         "local": vars(local),
-        "gradients": gradients(spec, spec.training.batch_size)._asdict(),
+        "gradients": gradients(spec, *[spec.training.batch_size] * 2)._asdict(),
         "settings": {
             name: getattr(options, name) for name in ("per_host", "servers", "most", "steps")
         },

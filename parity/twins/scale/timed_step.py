@@ -105,7 +105,7 @@ def step_and_software(spec: Spec, engine: Engine, seconds: Timer, cores: int) ->
     if cores < 2 or batch < 2:  # two ranks would share a core, or a row
         return Measured(compute, engine, readings)
     collective, per_byte = [], []
-    sent = ring(2, gradients(spec, batch).dense, _MEMORY, engine).sent
+    sent = ring(2, gradients(spec, batch / 2, batch).summed, _MEMORY, engine).sent
     for _ in range(REPEATED):
         added = []
         for name, network in (("small network", _small(spec)), ("network", spec)):

@@ -9,6 +9,7 @@ import numpy as np
 
 from parity.twins.scale import model
 from parity.twins.scale.model import Compute, Engine, Exchange, Link
+from parity.twins.spec.networks import NETWORKS
 from parity.twins.spec.parameters import parameters
 from parity.twins.spec.spec import Spec
 
@@ -19,36 +20,43 @@ class Gradients(NamedTuple):
     """The bytes of a rank's gradients.
 
     Attributes:
-      dense: of all gradients, as the engines send them here.
+      dense: of all gradients.
       embeddings: of those of embedding tables, which are a part of `dense`.
       sparse: of all gradients, if those of embedding tables were sent as the rows that the
         rank's batch has touched, each with its number.
+      summed: of all gradients, as the engines' rings sum them: of embedding tables the rows
+        that the batch of any rank has touched.
     """
 
     dense: float
     embeddings: float
     sparse: float
+    summed: float
 
 
 @lru_cache(maxsize=4096)
-def gradients(spec: Spec, rows: float) -> Gradients:
+def gradients(spec: Spec, rows: float, all_rows: float) -> Gradients:
     """Return the bytes of the gradients of a batch.
 
     Args:
       spec: the network, its text and its training.
       rows: the number of rows of a rank's batch.
+      all_rows: the number of rows of the batches of all ranks.
     """
     item = np.dtype(spec.training.dtype).itemsize
-    dense = embeddings = touched = 0.0
+    tables = NETWORKS[spec.network].embeddings
+    dense = embeddings = touched = by_any = 0.0
     for parameter in parameters(spec):
         size = float(np.prod(parameter.shape)) * item
         dense += size
-        if parameter.name.endswith("embed/table"):
+        if parameter.name in tables:
             vocabulary, width = parameter.shape
-            words = rows * _tokens_per_row(spec, parameter.name)
+            words = _tokens_per_row(spec, parameter.name)
             embeddings += size
-            touched += different_words(vocabulary, words) * (width * item + _INDEX)
-    return Gradients(dense, embeddings, dense - embeddings + touched)
+            touched += different_words(vocabulary, rows * words) * (width * item + _INDEX)
+            by_any += different_words(vocabulary, all_rows * words) * width * item
+    others = dense - embeddings
+    return Gradients(dense, embeddings, others + touched, others + by_any)
 
 
 def different_words(vocabulary: int, words: float) -> float:
@@ -135,7 +143,7 @@ class Workload:
         """
         if rows < ranks:
             return None  # a rank would have nothing to do
-        sent = gradients(self.spec, rows / ranks)
+        sent = gradients(self.spec, rows / ranks, rows)
         compute = self.compute.seconds(rows / ranks)
         exchange = STRATEGIES[strategy]
         if exchange is None:  # ranks do not wait for each other
@@ -150,9 +158,9 @@ class Workload:
 
 # name -> what the communication of a step costs; None if it is not a part of the step
 STRATEGIES: dict[str, Callable[[int, Gradients, Cluster, Engine], Exchange] | None] = {
-    "ring": lambda n, sent, at, engine: model.ring(n, sent.dense, at.link, engine),
+    "ring": lambda n, sent, at, engine: model.ring(n, sent.summed, at.link, engine),
     "hierarchical ring": lambda n, sent, at, engine: model.hierarchical_ring(
-        n, at.per_host, sent.dense, at.local, at.link, engine
+        n, at.per_host, sent.summed, at.local, at.link, engine
     ),
     "servers": lambda n, sent, at, engine: model.servers(
         n, at.servers, sent.dense, sent.dense, at.link, engine

@@ -246,6 +246,7 @@ LANGUAGE_MODEL = Network(
     state=_state,
     masks=_masks,
     activations=_activations,
+    embeddings={"embed/table": "tokens"},
     row_lengths=lambda text: {"time": (0 if text.batching == "stream" else 1, text.time)},
     contiguous=lambda text: text.batching == "stream",
     unknown_id=TEXT_UNKNOWN_ID,

@@ -172,6 +172,8 @@ class Network:
       activations: returns what a trace records of the forward pass, in the order in which a
         fault would show: name -> axes. Past the end of a row they are zero. "logits" is left
         out where it is too large: see `records_logits`.
+      embeddings: name of each parameter of which a step reads nothing but some rows -> the array
+        of the batch with their numbers. Processes send each other no gradients of other rows.
       loop: returns the activations that a single loop over time computes together, in their
         order within a time step; every one of them is computed for a step before any is
         computed for the next.
@@ -202,6 +204,7 @@ class Network:
     state: Callable[[Any], dict[str, tuple[int, ...]]]
     masks: Callable[[Any], dict[str, Axes]]
     activations: Callable[[Any], dict[str, Axes]]
+    embeddings: Mapping[str, str] = field(default_factory=dict)
     loop: Callable[[Any], tuple[str, ...]] = lambda model: ()
     row_lengths: Callable[[Any], dict[str, tuple[int, int]]] = lambda text: {}
     contiguous: Callable[[Any], bool] = lambda text: False

@@ -304,6 +304,7 @@ SEQ2SEQ = Network(
     state=lambda model: {},
     masks=_masks,
     activations=_activations,
+    embeddings={"encoder/embed/table": "source", "decoder/embed/table": "tokens"},
     loop=_loop,
     # an answer has at least a word, and ends with <eos>
     row_lengths=lambda text: {

@@ -1,12 +1,12 @@
 """Sums of gradients over processes, which begin while the backward pass goes on.
 
-The gradients go in a few messages, in the order in which the backward pass computes them. An
-operation behind the last gradient of a message tells a thread, which sums the message over all
-processes by `paddle.distributed`, in place: by gloo on CPUs, by NCCL on GPUs, in a ring. Of
-embedding tables only the rows go that any process has read in the step.
+Large gradients go one by one, in the order in which the backward pass computes them, and small
+ones together at last. An operation behind a large gradient tells a thread that it is computed,
+which sums it over all processes by `paddle.distributed`, in place: by gloo on CPUs, by NCCL on
+GPUs, in a ring. Of embedding tables only the rows go that any process has read in the step.
 
-Source: Li et al. 2020, arXiv:2006.15704, section 3.2, for buckets of gradients that are sent
-during the backward pass; Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002, for the ring.
+Source: Li et al. 2020, arXiv:2006.15704, section 3.2, for gradients that are sent during the
+backward pass; Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002, for the ring.
 """
 
 import math
@@ -20,9 +20,9 @@ from paddle.base.dygraph import guard as dynamic_mode
 
 from parity.twins.processes.touched_rows import mark_touched_rows, table_rows
 
-PACKS = "coalesce_tensor"  # the operation that packs a message; the last one ends the sums
-_BUFFER, _LAST, _REPORT = "gradients", "gradients/last", "report"
-_MESSAGE = 4 * 2**20  # bytes from which gradients are worth a message of their own
+PACKS = "coalesce_tensor"  # the operation that packs the last message, after all gradients
+_LAST, _REPORT = "small_gradients", "report"
+_ALONE = 2**20  # bytes from which a gradient is worth a message of its own
 
 
 class GradientSums:
@@ -51,54 +51,48 @@ class GradientSums:
         Returns:
           Canonical name -> the variable of the sum.
         """
-        block = paddle.static.default_main_program().global_block()
         self._tables = {name: gradients[name].name for name in table_rows(self._spec)}
-        dense = {name: each for name, each in gradients.items() if name not in self._tables}
-        *early, last = _messages(dense)
-        sums = {}
-        for number, names in enumerate(early):
-            packed = {name: dense[name] for name in names}
-            sums |= self._pack(block, f"{_BUFFER}/{number}", packed)
-        for name, gradient in self._tables.items():
-            sums[name] = gradients[name]
-            sums[name].persistable = True
-            self._add_message(gradient)
-        dtype = next(iter(gradients.values())).dtype
-        report = paddle.zeros([self._build.replicas + 1], dtype)
+        sums, small = {}, {}
+        for name, gradient in reversed(gradients.items()):
+            size = math.prod(gradient.shape) * core.size_of_dtype(gradient.dtype)
+            if name in self._tables or size >= _ALONE:
+                sums[name] = gradient
+                gradient.persistable = True  # or it would be freed
+                self._add_message(gradient.name)
+            else:
+                small[name] = gradient
+        report = paddle.zeros([self._build.replicas + 1], gradient.dtype)
         report.stop_gradient = True
-        packed = {name: dense[name] for name in last} | {_REPORT: report}
-        return sums | self._pack(block, _LAST, packed)
+        return sums | self._pack(small | {_REPORT: report})
 
-    def _pack(self, block, name, packed):
-        """Let a message have copies of some variables; return those that take their place."""
+    def _pack(self, packed):
+        """Let the last message have copies of variables; return what takes their place."""
+        block = paddle.static.default_main_program().global_block()
+        dtype = packed[_REPORT].dtype
 
-        def variable(name, like, shape):
-            return block.create_var(name=name, shape=shape, dtype=like.dtype, persistable=True)
+        def variable(name, shape):
+            return block.create_var(name=name, shape=shape, dtype=dtype, persistable=True)
 
-        places = {key: variable(f"{key}/sum", each, each.shape) for key, each in packed.items()}
-        first = next(iter(packed.values()))
+        copies = {name: variable(f"{name}/sum", each.shape) for name, each in packed.items()}
         block.append_op(
             type=PACKS,
             inputs={"Input": list(packed.values())},
-            outputs={
-                "Output": list(places.values()),
-                "FusedOutput": variable(name, first, [-1]),
-            },
+            outputs={"Output": list(copies.values()), "FusedOutput": variable(_LAST, [-1])},
             attrs={
                 "copy_data": True,
                 "persist_output": True,
                 "use_align": False,  # nothing is sent but the gradients
-                "dtype": int(first.dtype),
+                "dtype": int(dtype),
             },
         )
-        self._add_message(name)
-        return places
+        self._computed[_LAST] = Event()
+        return copies
 
     def _add_message(self, name):
         """Add the message that sends a variable, and an operation that says it is computed."""
         self._computed[name] = computed = Event()
-        if name == _LAST or self._build.device == "gpu":
-            return  # on a GPU the operation would run before the gradient is there
+        if self._build.device == "gpu":
+            return  # the operation would run before the gradient is there
 
         def tell(tensor):
             if tensor._ptr() == self._tensor(name)._ptr():  # else it is another replica's
@@ -118,7 +112,8 @@ class GradientSums:
         """Let the sums of a step begin, given the feeds of this process's replicas."""
         for computed in self._computed.values():
             computed.clear()
-        self._asked.put(mark_touched_rows(self._spec, feeds))
+        if self._build.group.size > 1:
+            self._asked.put(mark_touched_rows(self._spec, feeds))
 
     def finish(self, report):
         """Send what is left of a step, and give the sums to all replicas of this process.
@@ -176,19 +171,3 @@ class GradientSums:
             gradient: paddle.to_tensor(np.flatnonzero(each))
             for gradient, each in zip(self._tables.values(), of_tables, strict=True)
         }
-
-
-def _messages(gradients):
-    """Return the names of the gradients of each message, in the order of computation.
-
-    Args:
-      gradients: canonical name -> variable, lower layers first.
-    """
-    messages, size = [[]], 0
-    for name, gradient in reversed(gradients.items()):
-        if size >= _MESSAGE:
-            messages.append([])
-            size = 0
-        messages[-1].append(name)
-        size += math.prod(gradient.shape) * core.size_of_dtype(gradient.dtype)
-    return messages

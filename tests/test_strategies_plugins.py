@@ -35,12 +35,18 @@ def outside(tmp_path_factory):
 
 
 def test_a_network_and_a_strategy_from_outside_match(text, cache, tmp_path):
-    """Recorded beside the oracle: every rung, on uneven replicas, and its evaluation."""
+    """Recorded beside the oracle: every rung, on uneven replicas, and its evaluation.
+
+    The network names no embeddings: processes send each other the whole of its gradients.
+    """
+    strategies = [("paddle", "parallel-executor"), ("paddle", "data-parallel")]
+    strategies += [("tensorflow", "one-device"), ("tensorflow", "multi-worker")]
     status, printed, errors = run(
         [
             *("-m", "parity", "run", "--network", "bigram", "--steps", "4", "--dtype"),
-            *("float64", "--replicas", "3", "--no-throughput", "--data", text),
-            *("--strategy", "tensorflow=one-device", "--checks", "evaluation"),
+            *("float64", "--replicas", "2", "--no-throughput", "--data", text),
+            *("--strategy", ",".join(f"{side}={name}" for side, name in strategies)),
+            *("--checks", "evaluation"),
             *("--out", tmp_path, "--cache", cache),
         ]
     )
@@ -48,7 +54,7 @@ def test_a_network_and_a_strategy_from_outside_match(text, cache, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["verdict"], report["network"]) == ("match", "bigram")
     sides = report["sides"].values()
-    assert {side["strategy"] for side in sides} == {"parallel-executor", "one-device"}
+    assert {side["strategy"] for side in sides} == {name for _, name in strategies}
     assert report["rungs"]["gradient"]["worst_relative"] > 0
     assert "verdict: match" in printed
 

@@ -142,7 +142,6 @@ register_network(
             "logits": ("batch", "time", model.vocabulary_size),
             "token_loss": ("batch", "time"),
         },
-        embeddings={"embed/table": "tokens"},
     )
 )
 STRATEGIES.register(

@@ -74,10 +74,8 @@ def refused(start):
 
 
 def test_large_gradients_of_several_processes_have_the_bits_of_one_process(trainings):
-    given = STREAM | {
-        "dtype": "float64",
-        "hidden_size": 200,
-    }  # the recurrent kernel has 1.2 MiB
+    # the recurrent kernel has 1.2 MiB
+    given = STREAM | {"dtype": "float64", "hidden_size": 200}
     of_one, of_two = (
         Trace(trainings.run(["paddle"], "trace", strategy=each, **given)[0])
         for each in (None, "data-parallel")

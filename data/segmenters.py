@@ -224,8 +224,10 @@ def _check_user_dictionary(lines: Sequence[str], source: str) -> None:
                 f"{where}: {line[:80]!r}: a word, a frequency (a whole number) and a tag (Latin"
                 " letters) are needed, with spaces between; the last two may be missing"
             )
-        if len(tags) < len(fields) - 1 and not 1 <= int(fields[1]) <= 10**9:
-            raise UsageError(f"{where}: frequency {fields[1]}: 1 to 1000000000 is needed")
+        has_frequency = len(tags) < len(fields) - 1
+        # neither Python nor jieba converts a number of more than 4,300 digits
+        if has_frequency and not (len(fields[1]) <= 10 and 1 <= int(fields[1]) <= 10**9):
+            raise UsageError(f"{where}: frequency {fields[1][:80]}: 1 to 1000000000 is needed")
         if not _WORD.fullmatch(word):
             raise UsageError(
                 f"{where}: word {word[:80]!r} is never found: only Chinese characters, Latin"

@@ -60,6 +60,7 @@ def test_jieba_leaves_nothing_in_the_shared_temporary_folder(tmp_path):
         ("云计算 3 n x\n", ":1: '云计算 3 n x': a word, a frequency"),
         ("云计算 n 3\n", ":1: '云计算 n 3': a word, a frequency"),
         ("云计算 0 n\n", ":1: frequency 0: 1 to 1000000000 is needed"),
+        (f"云计算 {'0' * 5000}1\n", f":1: frequency {'0' * 80}: 1 to"),  # int() refuses it
         ("云计算 -3\n", ":1: '云计算 -3': a word, a frequency"),
         ("云，计算 3\n", ":1: word '云，计算' is never found: "),
         ("云计算 3\n好\n云计算\n", ":3: word '云计算' is already on line 1"),

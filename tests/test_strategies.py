@@ -216,6 +216,14 @@ def test_it_computes_what_one_replica_and_the_oracle_compute(
         assert differing(record(framework, **given, replicas=2), trace) == []
 
 
+def test_large_gradients_of_several_processes_have_the_bits_of_one_process(record):
+    """From 1 MiB on Paddle sums a gradient where it is, while others are computed."""
+    given = TEXT | {"dtype": "float64", "hidden_size": 200}  # a kernel has 1.2 MiB
+    traces = [record("paddle", strategy=each, **given) for each in (None, "data-parallel")]
+    assert differing(*traces) == []
+    assert_copies_equal(traces[1], "data-parallel", 2)
+
+
 def staleness(trace: Trace) -> Counter:
     """Return how many updates of a trace have each staleness."""
     return Counter(number - int(tensors["schedule/read"]) for number, tensors in trace.steps())

@@ -70,26 +70,6 @@ def refused(start):
     return run
 
 
-# data-parallel: a gradient of 1 MiB or more goes as soon as it is computed, and is not copied
-
-
-def test_large_gradients_of_several_processes_have_the_bits_of_one_process(trainings):
-    # the recurrent kernel has 1.2 MiB
-    given = STREAM | {"dtype": "float64", "hidden_size": 200}
-    of_one, of_two = (
-        Trace(trainings.run(["paddle"], "trace", strategy=each, **given)[0])
-        for each in (None, "data-parallel")
-    )
-    steps = 0
-    for (_, one), (_, two) in zip(of_one.steps(), of_two.steps(), strict=True):
-        distances = {name for name in two if name.startswith("replicas/")}
-        assert one.keys() == two.keys() - distances
-        assert [name for name in one if one[name].tobytes() != two[name].tobytes()] == []
-        assert not any(two[name].any() for name in distances)
-        steps += 1
-    assert steps == STEPS
-
-
 # average-gradients, with equal weights: the tutorials' average, judged as what it is
 
 

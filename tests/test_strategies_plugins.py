@@ -44,7 +44,7 @@ def test_a_network_and_a_strategy_from_outside_match(text, cache, tmp_path):
     status, printed, errors = run(
         [
             *("-m", "parity", "run", "--network", "bigram", "--steps", "4", "--dtype"),
-            *("float64", "--replicas", "2", "--no-throughput", "--data", text),
+            *("float64", "--replicas", "3", "--no-throughput", "--data", text),
             *("--strategy", ",".join(f"{side}={name}" for side, name in strategies)),
             *("--checks", "evaluation"),
             *("--out", tmp_path, "--cache", cache),

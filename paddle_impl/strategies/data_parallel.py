@@ -114,7 +114,7 @@ class _SummingExecutor:
         kinds = [operation.type for operation in program.global_block().ops]
         cut = len(kinds) - kinds[::-1].index(PACKS)
         compute, update = split_program(program, cut)
-        # another thread packs a message while those of the replicas go on
+        # with a thread more, a large gradient goes while those of the replicas compute others
         threads = len(places) + 1
         self._compute = ParallelExecutor(compute, objective, places, scope, threads=threads)
         self._update = ParallelExecutor(update, None, places, scope, self._compute)

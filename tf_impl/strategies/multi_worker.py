@@ -101,7 +101,12 @@ class MultiWorker(SeveralProcesses, Mirrored):
         return list(sums.values()), known
 
     def _rows(self, context, marks):
-        """Return table -> the rows that any replica has read, [rows, 1], given one's marks."""
+        """Return table -> the rows that any replica reads, [rows, 1].
+
+        Args:
+          context: the replica's tf.distribute.ReplicaContext.
+          marks: 1 for each row that this replica reads, int32 [rows of all tables].
+        """
         sizes = table_rows(self.spec)
         if not sizes:
             return {}

@@ -45,6 +45,7 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> str:
             )
             for name, link in links.items()
         }
+    batch = spec.training.batch_size
     values = {
         "network": spec.network,
         "preset": options.preset,
@@ -61,7 +62,7 @@ def scale(spec: Spec, options: ScaleOptions, command: str) -> str:
         },
         "links": {name: vars(link) for name, link in links.items()},
         "local": vars(local),
-        "gradients": gradients(spec, *[spec.training.batch_size] * 2)._asdict(),
+        "gradients": gradients(spec, batch, batch)._asdict(),
         "settings": {
             name: getattr(options, name) for name in ("per_host", "servers", "most", "steps")
         },

@@ -186,7 +186,7 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> Any:
         return model
     state = nnx.state(optimizer)
     held: dict[str, list[Any]] = {}
-    for name, variable in _slots(nnx.to_flat_state(state), list(_flat(model))):
+    for name, variable in _slots(_inner(nnx.to_flat_state(state)), list(_flat(model))):
         held.setdefault(name, []).append(variable)
     for (name, slot), array in given.state.items():
         if f"{name}/{slot}" not in held:
@@ -236,7 +236,7 @@ def _rule_of(rule: Any, params: Any) -> dict[str, Any]:
     parts: list[str] = []
     masks: list[Any] = []
     settings: dict[str, Any] = {}
-    todo, seen = [rule], set[int]()
+    todo, seen = [getattr(_accumulating(rule), "inner_opt", rule)], set[int]()
     while todo:
         each = todo.pop(0)
         each = getattr(each, "update", each)  # of a pair of functions; not what begins
@@ -275,6 +275,21 @@ def _rule_of(rule: Any, params: Any) -> dict[str, Any]:
     ]
     whole = {"kind": kind, "settings": groups[0]["settings"] if groups else settings}
     return {"optimizer": whole, "optimizers": groups if len(groups) > 1 else []}
+
+
+def _accumulating(rule: Any) -> Any:
+    """Return the `optax.MultiSteps` that a rule is, or was made of; None for other rules."""
+    import optax
+
+    owner = getattr(getattr(rule, "update", None), "__self__", rule)
+    return owner if isinstance(owner, optax.MultiSteps) else None
+
+
+def _inner(state: Variables) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return what a rule keeps, less that by which `optax.MultiSteps` accumulates gradients."""
+    state, inner = list(state), "inner_opt_state"
+    found = [(path[path.index(inner) + 1 :], value) for path, value in state if inner in path]
+    return found or state
 
 
 def _clips(rule: Any) -> Iterator[Callable[..., Any]]:
@@ -453,7 +468,12 @@ class _Hooks(Hooks, Tap):
         Hooks.__init__(self, recording)
         Tap.__init__(self)
         self._model, self._optimizer = model, optimizer
-        self._clips = list(_clips(getattr(optimizer, "tx", optimizer)))
+        rule = getattr(optimizer, "tx", optimizer)
+        self._accumulating = _accumulating(rule)
+        self._accumulated: list[np.ndarray] = []  # gradients of the micro-batches of this step
+        self._micro_batches = 0
+        # accumulated gradients are clipped where they are not seen
+        self._clips = [] if self._accumulating else list(_clips(rule))
         self._modules: dict[str, Any] = {}
         self._open = self._updated = False
 
@@ -613,27 +633,55 @@ class _Hooks(Hooks, Tap):
         return watched
 
     def _show_step(self, gradients: Pairs, state: Variables, weights: Pairs) -> None:
-        """Record what the optimiser was given and what it made of it, and end the step."""
+        """Record what the optimiser was given and what it made of it, and end the step.
+
+        With `optax.MultiSteps` that is what it has accumulated, and a step ends with the last
+        of its micro-batches.
+        """
         self._check_seen()
-        gradients, weights = list(gradients), list(weights)
+        gradients, weights, state = list(gradients), list(weights), list(state)
+        micro_step = [value for path, value in state if path[-1:] == ("mini_step",)]
         found = [("gradient", *pair) for pair in gradients]
         if self._clips:
             clipped = dict(gradients)
             for clip in self._clips:
                 clipped, _ = clip(clipped, ())  # it keeps no state
             found += [("clipped_gradient", *pair) for pair in clipped.items()]
-        found += [("optimizer", *pair) for pair in _slots(state, weights)]
+        found += [("optimizer", *pair) for pair in _slots(_inner(state), weights)]
         found += [("weight", *pair) for pair in weights]
 
         def seen(arrays: list[np.ndarray]) -> None:
             if not self._open:
                 return
-            for (rung, name, _), array in zip(found, arrays, strict=True):
+            if micro_step and not self._accumulate(arrays, len(gradients), arrays[-1]):
+                return
+            for (rung, name, _), array in zip(found, arrays, strict=False):
                 if self._to.wants(rung):
                     self._to.add(rung, name, array)
             self._to.end_step()
 
-        self.show(seen, [value for _, _, value in found])
+        self.show(seen, [*(value for _, _, value in found), *micro_step])
+
+    def _accumulate(self, arrays: list[np.ndarray], count: int, taken: np.ndarray) -> bool:
+        """Take the gradients of a micro-batch; return whether it was the last of its step.
+
+        Then the accumulated gradients, which optax does not keep, have taken their place.
+
+        Args:
+          arrays: what a step shows, its gradients first.
+          count: how many gradients there are.
+          taken: how many micro-batches of a step optax has taken, 0 after the last.
+        """
+        before, self._micro_batches = self._accumulated, self._micro_batches + 1
+        pairs = zip(before, arrays[:count], strict=bool(before))
+        if before and getattr(self._accumulating, "_use_grad_mean", True):  # as optax takes it
+            arrays[:count] = [a + (g - a) / self._micro_batches for a, g in pairs]
+        elif before:
+            arrays[:count] = [a + g for a, g in pairs]
+        last = bool(taken == 0)
+        self._accumulated = [] if last else arrays[:count]
+        self._micro_batches = 0 if last else self._micro_batches
+        return last
 
     def _check_seen(self) -> None:
         """Say, when the first step is computed or traced, which modules were never called."""

@@ -175,6 +175,52 @@ def test_what_rules_of_optax_keep_is_named_for_the_parameter(tmp_path, rule):
     }
 
 
+def train_in_parts(folder, parts, of_module):
+    """Train on batches in parts: a module, of the parts' mean, or a function, of their sum."""
+    import jax
+    import optax
+    from flax import nnx
+
+    rule = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.01))
+    if parts > 1:
+        accumulating = optax.MultiSteps(rule, parts, use_grad_mean=of_module)
+        rule = accumulating if of_module else accumulating.gradient_transformation()
+    model, params = nnx.Linear(3, 2, rngs=nnx.Rngs(1)), {"w": jax.numpy.ones((3, 2))}
+    optimizer, state = nnx.Optimizer(model, rule, wrt=nnx.Param), rule.init(params)
+    batches = np.split(np.random.default_rng(3).normal(size=(24, 3)), 4 * parts)
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        optimizer.update(model, nnx.grad(lambda model: (model(x) ** 2).mean())(model))
+
+    given = (model, optimizer) if of_module else (params, rule)
+    with parity.jax.watch(folder, *given):
+        for x in batches:
+            if of_module:
+                step(model, optimizer, x)
+                continue
+            gradients = jax.grad(lambda params: ((x @ params["w"]) ** 2).sum())(params)  # noqa: B023
+            updates, state = rule.update(gradients, state, params)
+            params = optax.apply_updates(params, updates)
+    return Trace(folder)
+
+
+@pytest.mark.parametrize("of_module", [True, False])
+def test_the_micro_batches_of_a_step_are_recorded_as_one_step(tmp_path, of_module):
+    whole, parts = (train_in_parts(tmp_path / str(n), n, of_module) for n in (1, 3))
+    assert whole.numbers() == parts.numbers() == [0, 1, 2, 3]
+    for number in whole.numbers():
+        a, b = whole.read(number), parts.read(number)
+        names = {n for n in b if n.startswith(("gradient/", "optimizer/", "weight/"))}
+        assert names == {
+            n for n in a if n.partition("/")[0] in ("gradient", "optimizer", "weight")
+        } - {"optimizer/model/step"}
+        for name in names:
+            np.testing.assert_allclose(b[name], a[name], 1e-4, 1e-6, err_msg=name)
+        assert "forward/model#2" in b or not of_module
+    assert parts.header["facts"]["optimizer"] == whole.header["facts"]["optimizer"]
+
+
 def assert_clipped(first):
     """Check the clipped gradients by what Adam's first step made of them."""
     clipped = {n.partition("/")[2]: x for n, x in first.items() if n.startswith("clipped_")}

@@ -126,6 +126,21 @@ def test_a_plugin_that_cannot_be_loaded_is_one_line(command):
         ("raising.py", "raise RuntimeError('of its own')\n", "RuntimeError: of its own"),
         ("leaving.py", "raise SystemExit(0)\n", "SystemExit: 0"),
         ("json.py", "", "ImportError: another module is called json"),
+        *(
+            (
+                f"of_{part}.py",
+                "from dataclasses import replace\n"
+                "from parity.twins.spec.networks import NETWORKS\n"
+                f"replace(NETWORKS['language-model'], {part}={{{entry}}})\n",
+                f"{part} of network 'language-model' has 'words', an array that its batch "
+                "lacks; it has tokens, targets, lengths",
+            )
+            for part, entry in (
+                ("lengths", "'time': 'words'"),
+                ("vocabularies", "'words': 'vocabulary_size'"),
+                ("embeddings", "'embed/table': 'words'"),
+            )
+        ),
     ],
 )
 def test_a_plugins_own_mistake_is_one_line(tmp_path, monkeypatch, name, content, reason):

@@ -187,6 +187,9 @@ class Network:
       draw: returns random values of fields of model and text, given what draws them, the
         values drawn for every network, and the most tokens of a row. `sweep` leaves out a
         network without it.
+
+    Raises:
+      ValueError: if a field names an array that the batch lacks.
     """
 
     name: str
@@ -213,6 +216,19 @@ class Network:
     strategy_benchmarks: tuple[str, ...] = ()
     text_format: TextFormat = RUNNING_TEXT
     draw: Callable[[Choices, Mapping[str, Any], int], dict[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        for part, arrays in (
+            ("lengths", self.lengths.values()),
+            ("vocabularies", self.vocabularies),
+            ("embeddings", self.embeddings.values()),
+        ):
+            for each in arrays:
+                if each not in self.batch:
+                    raise ValueError(
+                        f"{part} of network {self.name!r} has {each!r}, an array that its batch "
+                        f"lacks; it has {', '.join(self.batch)}"
+                    )
 
     def builder(self, framework: str) -> Callable[..., Any]:
         """Return the function that builds the network in a framework.

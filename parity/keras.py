@@ -23,6 +23,7 @@ Seen = Callable[..., Any] | None  # what is called with a number and a gradient
 Change = Callable[[Any], Any]
 
 _REPLACED = ("forward", "activation_gradient")
+_ENDING = ("clipped_gradient", "optimizer", "weight")  # recorded where a step ends
 COMPILED = (
     "the training is compiled with jit_compile=True, Keras's choice on a GPU, and nothing can "
     "be seen in it; allowed: jit_compile=False"
@@ -146,8 +147,8 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
 
     def take(variable: Any, name: str, array: np.ndarray) -> None:
         variable.assign(array)
-        kept = keras.ops.cast(variable.value, "float64")
-        check_kept(file, name, array, keras.ops.convert_to_numpy(kept))
+        kept = keras.ops.convert_to_numpy(variable.value)
+        check_kept(file, name, array, np.asarray(kept, np.float64))
 
     for name, array in given.weights.items():
         take(variables[name], name, array)
@@ -161,7 +162,7 @@ def load(model: Any, file: str | Path, optimizer: Any = None) -> None:
             rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
             array = velocity_of(array, rate)
         take(held[f"{name}/{slot}"], name, array)
-    optimizer.iterations.assign(given.steps)
+    optimizer._iterations.assign(given.steps * _micro_batches(optimizer))
 
 
 def rules_of(optimizer: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,8 +200,11 @@ def kept_by(
 ) -> Iterator[tuple[str, Any]]:
     """Yield what an optimiser keeps: dense_kernel_velocity is dense/kernel/velocity.
 
-    Of variables with one name of their own, the first has the first slot.
+    Of variables with one name of their own, the first has the first slot. What gradients are
+    accumulated in is left out.
     """
+    sums = optimizer._accumulated_gradients if _micro_batches(optimizer) > 1 else ()
+    left_out = {id(each) for each in sums}
     owners: dict[str, list[str]] = {}
     for each in variables:
         own = getattr(each, "path", each.name)
@@ -208,12 +212,19 @@ def kept_by(
         owners.setdefault(own, []).append(name_of(each))
     numbers: Counter[str] = Counter()
     for each in optimizer.variables:
+        if id(each) in left_out:
+            continue
         own = each.path.rpartition("/")[2]
         start = max((name for name in owners if own.startswith(name)), key=len, default="")
         names = owners.get(start, ["model"])
         name = names[min(numbers[own], len(names) - 1)]
         numbers[own] += 1
         yield f"{name}/{own.removeprefix(start)}", each
+
+
+def _micro_batches(optimizer: Any) -> int:
+    """Return of how many batches an optimiser accumulates the gradients of a step."""
+    return getattr(optimizer, "gradient_accumulation_steps", None) or 1
 
 
 def _layers(model: Any) -> list[tuple[str, Any]]:
@@ -527,6 +538,8 @@ class LayerHooks(Hooks):
         self.recording = recording
         self._engine, self._model, self._optimizer = engine, model, optimizer
         self._open = self._stepped = False
+        self._accumulated: list[np.ndarray] = []  # gradients of the micro-batches of this step
+        self._micro_batches = 0
         self.failure: UsageError | None = None
 
     def __enter__(self) -> "LayerHooks":
@@ -595,7 +608,7 @@ class LayerHooks(Hooks):
         """Record tensors by name when they have their values, and do something after it."""
 
         def seen(arrays: list[np.ndarray]) -> None:
-            if not self._open:
+            if not self._open or (rung in _ENDING and self._micro_batches):
                 return
             self._add(rung, pairs, arrays)
             if then is not None:
@@ -607,6 +620,25 @@ class LayerHooks(Hooks):
         for (name, _), array in zip(pairs, arrays, strict=True):
             if self._to.wants(rung):
                 self._to.add(rung, name, np.array(array))
+
+    def _show_gradients(self, pairs: list[tuple[str, Any]]) -> None:
+        """Record gradients; of a step with several micro-batches, with the last of them."""
+
+        def seen(arrays: list[np.ndarray]) -> None:
+            if not self._open:
+                return
+            count = _micro_batches(self._optimizer)
+            before, self._micro_batches = self._accumulated, self._micro_batches + 1
+            if before:
+                arrays = [np.asarray(g) + a for g, a in zip(arrays, before, strict=True)]
+            if self._micro_batches < count:
+                self._accumulated = [np.array(each) for each in arrays]
+                return
+            self._accumulated, self._micro_batches = [], 0
+            mean = [np.asarray(each) / count for each in arrays] if before else arrays
+            self._add("gradient", pairs, mean)
+
+        self._engine.show(seen, [each for _, each in pairs])
 
     def _watched_call(self, label: str, call: Any) -> Any:
         from keras import tree
@@ -717,10 +749,13 @@ class LayerHooks(Hooks):
             self._check_seen()
             pairs = zip(variables, gradients, strict=True)
             found = [(self._name(v), y) for v, y in pairs if y is not None]
-            self._show("gradient", found)
+            self._show_gradients(found)
             result = apply(gradients, trainable_variables)
             kept = kept_by(self._optimizer, variables, self._name)
-            self._show("optimizer", [(name, each.value) for name, each in kept])
+            values = {name: each.value for name, each in kept}
+            if _micro_batches(self._optimizer) > 1:  # counted are steps, not what is applied
+                values["model/iteration"] = self._optimizer.iterations
+            self._show("optimizer", list(values.items()))
             if self._engine.whole:
                 weights = {id(each): each for each in (*self._variables(), *variables)}
                 self._show("weight", self._named(weights.values()), self._end_step)

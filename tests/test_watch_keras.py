@@ -245,6 +245,67 @@ def test_a_schedule_and_a_cell_that_state_nothing_are_watched(one_process):
     assert trace.numbers() == [0, 1]
 
 
+PARTS = """
+import subprocess
+import sys
+
+def train_in_parts(folder, parts, eager, steps=4, weights=None):
+    keras.utils.clear_session()
+    rule = keras.optimizers.Adam(
+        0.01, clipnorm=0.01, gradient_accumulation_steps=parts if parts > 1 else None
+    )
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="fc")], name="net")
+    model.get_layer("fc").set_weights([np.ones((4, 3)), np.zeros(3)])
+    model.compile(rule, loss="mse", run_eagerly=eager, jit_compile=False)
+    if weights is not None:
+        parity.keras.load(model, weights, rule)
+    draw = np.random.default_rng(3)
+    pairs = draw.normal(size=(24, 4)), draw.normal(size=(24, 3))
+    inputs, targets = (each[-6 * steps :] for each in pairs)
+    with parity.keras.watch(folder, model):
+        model.fit(inputs, targets, 6 // parts, shuffle=False, verbose=0)
+
+for eager in (False,) if keras.backend.backend() == "jax" else (False, True):
+    for parts in (1, 3):
+        train_in_parts(f"{eager}-{parts}", parts, eager)
+    for words in (
+        ("align", f"{eager}-3", f"{eager}-3", "-o", "map.yaml"),
+        ("weights", f"{eager}-3", "--map", "map.yaml", "--after", "1", "-o", "w.safetensors"),
+    ):
+        subprocess.run([sys.executable, "-m", "parity", *words], check=True)
+    train_in_parts(f"{eager}-resumed", 3, eager, 2, "w.safetensors")
+"""
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "tensorflow",
+        pytest.param("torch", marks=pytest.mark.thorough),
+        pytest.param("jax", marks=pytest.mark.jax),
+    ],
+)
+def test_the_micro_batches_of_a_step_are_recorded_as_one_step(tmp_path, backend):
+    run(MODEL + PARTS, tmp_path, backend)
+    folders = sorted(tmp_path.glob("*-3"))
+    assert len(folders) == (1 if backend == "jax" else 2)
+    for folder in folders:
+        whole, parts = Trace(folder.with_name(folder.name.replace("3", "1"))), Trace(folder)
+        assert whole.numbers() == parts.numbers() == [0, 1, 2, 3]
+        for number in whole.numbers():
+            a, b = whole.read(number), parts.read(number)
+            ending = ("gradient", "clipped_gradient", "optimizer", "weight")
+            names = {name for name in b if name.partition("/")[0] in ending}
+            expected = {name for name in a if name.partition("/")[0] in ending}
+            assert names == expected
+            for name in names:
+                np.testing.assert_allclose(b[name], a[name], 1e-4, 1e-6, err_msg=name)
+            assert "forward/net/fc#2" in b
+        resumed = Trace(folder.with_name(folder.name.replace("3", "resumed")))
+        for name, array in resumed.read(1).items():
+            np.testing.assert_array_equal(array, b[name], name)
+
+
 REFUSED = """
 import tensorflow as tf
 

@@ -655,7 +655,7 @@ class _Hooks(Hooks, Tap):
                 return
             if micro_step and not self._accumulate(arrays, len(gradients), arrays[-1]):
                 return
-            for (rung, name, _), array in zip(found, arrays, strict=False):
+            for (rung, name, _), array in zip(found, arrays[: len(found)], strict=True):
                 if self._to.wants(rung):
                     self._to.add(rung, name, array)
             self._to.end_step()
@@ -672,14 +672,15 @@ class _Hooks(Hooks, Tap):
           count: how many gradients there are.
           taken: how many micro-batches of a step optax has taken, 0 after the last.
         """
-        before, self._micro_batches = self._accumulated, self._micro_batches + 1
-        pairs = zip(before, arrays[:count], strict=bool(before))
+        before, given = self._accumulated, arrays[:count]
+        self._micro_batches += 1
         if before and getattr(self._accumulating, "_use_grad_mean", True):  # as optax takes it
-            arrays[:count] = [a + (g - a) / self._micro_batches for a, g in pairs]
+            number = self._micro_batches
+            given = [a + (g - a) / number for a, g in zip(before, given, strict=True)]
         elif before:
-            arrays[:count] = [a + g for a, g in pairs]
+            given = [a + g for a, g in zip(before, given, strict=True)]
         last = bool(taken == 0)
-        self._accumulated = [] if last else arrays[:count]
+        arrays[:count], self._accumulated = given, [] if last else given
         self._micro_batches = 0 if last else self._micro_batches
         return last
 

@@ -33,7 +33,8 @@ _PARTS: dict[str, dict[str, str]] = {
         **{"b1": "beta1", "b2": "beta2", "eps": "epsilon"},
         "eps_root": "eps_root",  # added below the root
     },
-    "scale_by_rms": {"decay": "rho", "eps": "epsilon"},
+    "scale_by_rms": {"decay": "rho", "eps": "epsilon"}
+    | {each: each for each in ("eps_in_sqrt", "bias_correction")},
     "trace": {"decay": "momentum", "nesterov": "nesterov"},
     "add_decayed_weights": {"weight_decay": "weight_decay"},
     "scale": {"step_size": "learning_rate"},

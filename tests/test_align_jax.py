@@ -164,11 +164,44 @@ def test_a_rule_of_optax_says_what_it_was_made_with(tmp_path):
     assert told(l2) == ("adam", {**adam, "weight_decay": 0.1})
     sgd = optax.sgd(0.5, momentum=0.8)
     assert told(sgd) == ("sgd", {"momentum": 0.8, "nesterov": False, "learning_rate": 0.5})
-    rms = ("rmsprop", {"rho": 0.9, "epsilon": 1e-8, "learning_rate": 0.5})
-    assert told(optax.rmsprop(0.5)) == rms
+    rms = {"rho": 0.9, "epsilon": 1e-8, "eps_in_sqrt": True, "bias_correction": False}
+    assert told(optax.rmsprop(0.5)) == ("rmsprop", {**rms, "learning_rate": 0.5})
     frozen = optax.masked(optax.adam(0.5), {"w": False})
     for other in (frozen, optax.lion(0.5), optax.chain(optax.sgd(0.5), optax.scale(2.0))):
         assert told(other) == ("optax", {})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {},
+            {"epsilon is added": (("to the root", "below the root"), "eps_in_sqrt=False")},
+        ),
+        ({"eps_in_sqrt": False}, {}),
+        (
+            {"eps_in_sqrt": False, "bias_correction": True},
+            {"bias_correction": (("False", "True"), "bias_correction=False")},
+        ),
+    ],
+)
+def test_where_rmsprop_of_optax_adds_epsilon_is_told(tmp_path, given, expected):
+    import optax
+    import torch
+    from flax import nnx
+
+    x = np.ones((2, 3), np.float32)
+    model = torch.nn.Linear(3, 2)
+    rule = torch.optim.RMSprop(model.parameters(), 0.01, alpha=0.9)
+    with parity.torch.watch(tmp_path / "a", model, rule):
+        (model(torch.tensor(x)) ** 2).mean().backward()
+        rule.step()
+    port = nnx.Linear(3, 2, rngs=nnx.Rngs(1))
+    update = nnx.Optimizer(port, optax.rmsprop(0.01, **given), wrt=nnx.Param)
+    with parity.jax.watch(tmp_path / "b", port, update):
+        update.update(port, nnx.grad(lambda port: (port(x) ** 2).mean())(port))
+    found = traps([Trace(tmp_path / "a"), Trace(tmp_path / "b")])
+    assert {each.what: (each.values, each.fix) for each in found if each.values} == expected
 
 
 def decayed(mask, module):

@@ -68,6 +68,7 @@ _OF_OPTIMIZERS = {
     "start": ("initial_accumulator_value",),
     "centered": ("centered",),
     "amsgrad": ("amsgrad",),
+    "bias_correction": ("bias_correction",),
 }
 # Settings that decide how a framework computes, not what, or that are named otherwise.
 _ALIKE = (
@@ -454,17 +455,22 @@ class _Doctor:
         yield from _decays(kind, settings)
         if kind in ("adam", "adamw"):
             yield from self._held(settings)
-        odd = [side for side in self._sides if side in _ODD.get(kind, ((), ""))[0]]
+        frameworks, told, its, others = _ODD.get(kind, ((), "", "", ""))
+        odd = [
+            side in frameworks or each.get("eps_in_sqrt") is False
+            for side, each in zip(self._sides, settings, strict=True)
+        ]
         backends = [each.get("backend") for each in self._facts]
         if kind in _ADAPTIVE and backends.count("tensorflow") == 1 and self._twice():
-            told = "an embedding's squared gradient"
             values = ("of each row alone" if each else "of their sum" for each in backends)
             fix = "no word twice in a batch, or a tolerance"
-            yield Trap(told, _texts(list(values)), fix)
+            yield Trap("an embedding's squared gradient", _texts(list(values)), fix)
         epsilons = [_first_of(each, _OF_OPTIMIZERS["epsilon"]) for each in settings]
-        if len(odd) == 1 and max(epsilons) > _NO_MATTER:
+        if odd[0] != odd[1] and max(epsilons) > _NO_MATTER:
             fix = "an epsilon of 1e-30 on both, whose place does not matter, or a tolerance"
-            yield Trap(*_by_odd(self._sides, *_ODD[kind]), fix)
+            if any("eps_in_sqrt" in each for each in settings):
+                fix = f"eps_in_sqrt={'torch' not in self._sides}"
+            yield Trap(told, (its if odd[0] else others, its if odd[1] else others), fix)
 
     def _twice(self) -> bool:
         """Return whether a row of an embedding is in the first batch twice."""
@@ -554,12 +560,6 @@ def _decays(kind: str, settings: list[Settings]) -> Iterator[Trap]:
         yield Trap("decay", _texts(list(values)), "AdamW on both" if kind == "adam" else fix)
 
 
-def _by_odd(
-    sides: list[str], odd: Sequence[str], what: str, its: str, others: str
-) -> tuple[str, tuple[str, str]]:
-    return what, (its if sides[0] in odd else others, its if sides[1] in odd else others)
-
-
 def _first_of(settings: Settings, names: Sequence[str]) -> float:
     return next((float(settings[each]) for each in names if each in settings), 0.0)
 
@@ -623,7 +623,9 @@ _CONVENTIONS: dict[tuple[str, str], Callable[[Any, Settings, str], Any]] = {
 
 def _missing(what: str) -> Any:
     """Return the value of a setting that a framework has not."""
-    return {"reset_after": True, "groups": 1, "eps_root": 0.0}.get(what)
+    return {"reset_after": True, "groups": 1, "eps_root": 0.0, "bias_correction": False}.get(
+        what
+    )
 
 
 def _betas(settings: Settings) -> Settings:

@@ -134,12 +134,13 @@ def _kind(model: Any, optimizer: Any) -> tuple[type["_Hooks"], list[tuple[str, A
     from flax import linen, nnx
     from flax.training.train_state import TrainState
 
-    kinds: list[tuple[type, str, type, str, type[_Hooks]]] = [
+    kinds: list[tuple[type, str, Any, str, type[_Hooks]]] = [
         (nnx.Module, "flax.nnx.Module", nnx.Optimizer, "a flax.nnx.Optimizer", _Hooks),
         (linen.Module, "flax.linen.Module", TrainState, "a TrainState", _StateHooks),
         (
             *(Mapping, "mapping of parameters"),
-            *(optax.GradientTransformation, "an optax.GradientTransformation", _RuleHooks),
+            (optax.GradientTransformation, optax.MultiSteps),
+            *("an optax.GradientTransformation", _RuleHooks),
         ),
     ]
     for kind, _, updater, allowed, hooks in kinds:
@@ -720,6 +721,8 @@ class _RuleHooks(_Hooks):
 
         self._given: tuple[Any, Any] | None = None  # gradients, and the state after them
         self._replace(optax.GradientTransformation, "update", self._watched_rule)
+        if isinstance(self._optimizer, optax.MultiSteps):
+            self._replace(self._optimizer, "update", self._watched_given)
         self._replace(optax, "apply_updates", self._watched_apply)
 
     def _begin(self) -> None:
@@ -743,18 +746,18 @@ class _RuleHooks(_Hooks):
 
     def _watched_rule(self, getter: Any) -> Any:
         def update(rule: Any) -> Any:
-            own = getter.__get__(rule)
-            if not self._open or rule is not self._optimizer:
-                return own
-
-            def watched(updates: Any, *rest: Any, **named: Any) -> Any:
-                result = own(updates, *rest, **named)
-                self._given = updates, result[1]
-                return result
-
-            return watched
+            own, watches = getter.__get__(rule), self._open and rule is self._optimizer
+            return self._watched_given(own) if watches else own
 
         return property(update)
+
+    def _watched_given(self, update: Any) -> Any:
+        def watched(updates: Any, *rest: Any, **named: Any) -> Any:
+            result = update(updates, *rest, **named)
+            self._given = updates, result[1]
+            return result
+
+        return watched
 
     def _watched_apply(self, apply: Any) -> Any:
         def watched(params: Any, updates: Any) -> Any:

@@ -175,7 +175,7 @@ def test_what_rules_of_optax_keep_is_named_for_the_parameter(tmp_path, rule):
     }
 
 
-def train_in_parts(folder, parts, of_module):
+def train_in_parts(folder, parts, of_module, transformation):
     """Train on batches in parts: a module, of the parts' mean, or a function, of their sum."""
     import jax
     import optax
@@ -183,8 +183,8 @@ def train_in_parts(folder, parts, of_module):
 
     rule = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.01))
     if parts > 1:
-        accumulating = optax.MultiSteps(rule, parts, use_grad_mean=of_module)
-        rule = accumulating if of_module else accumulating.gradient_transformation()
+        rule = optax.MultiSteps(rule, parts, use_grad_mean=of_module)
+        rule = rule.gradient_transformation() if transformation else rule
     model, params = nnx.Linear(3, 2, rngs=nnx.Rngs(1)), {"w": jax.numpy.ones((3, 2))}
     optimizer, state = nnx.Optimizer(model, rule, wrt=nnx.Param), rule.init(params)
     batches = np.split(np.random.default_rng(3).normal(size=(24, 3)), 4 * parts)
@@ -205,9 +205,13 @@ def train_in_parts(folder, parts, of_module):
     return Trace(folder)
 
 
+@pytest.mark.parametrize("transformation", [True, False])
 @pytest.mark.parametrize("of_module", [True, False])
-def test_the_micro_batches_of_a_step_are_recorded_as_one_step(tmp_path, of_module):
-    whole, parts = (train_in_parts(tmp_path / str(n), n, of_module) for n in (1, 3))
+def test_the_micro_batches_of_a_step_are_recorded_as_one_step(
+    tmp_path, of_module, transformation
+):
+    kind = of_module, transformation
+    whole, parts = (train_in_parts(tmp_path / str(n), n, *kind) for n in (1, 3))
     assert whole.numbers() == parts.numbers() == [0, 1, 2, 3]
     for number in whole.numbers():
         a, b = whole.read(number), parts.read(number)

@@ -472,8 +472,6 @@ class _Hooks(Hooks, Tap):
         self._model, self._optimizer = model, optimizer
         rule = getattr(optimizer, "tx", optimizer)
         self._accumulating = _accumulating(rule)
-        self._accumulated: list[np.ndarray] = []  # gradients of the micro-batches of this step
-        self._micro_batches = 0
         # accumulated gradients are clipped where they are not seen
         self._clips = [] if self._accumulating else list(_clips(rule))
         self._modules: dict[str, Any] = {}
@@ -626,7 +624,7 @@ class _Hooks(Hooks, Tap):
                 return update(optimizer, model, grads, **named)
             from flax import nnx
 
-            gradients = list(_flat(grads))
+            gradients = self._accumulated(_flat(grads), list(_variables(optimizer)))
             result = update(optimizer, model, grads, **named)
             weights = list(_flat(model, nnx.Not(nnx.RngState)))
             self._show_step(gradients, _variables(optimizer), weights)
@@ -634,15 +632,33 @@ class _Hooks(Hooks, Tap):
 
         return watched
 
+    def _accumulated(self, gradients: Pairs, state: Variables) -> list[tuple[str, Any]]:
+        """Return gradients as `optax.MultiSteps` accumulates them, which does not keep them.
+
+        Args:
+          gradients: those of the last micro-batch; of a whole step without `MultiSteps`.
+          state: the optimiser's, before it is given them.
+        """
+        if self._accumulating is None:
+            return list(gradients)
+        sums, taken = dict[str, Any](), 0
+        for path, value in state:
+            if "acc_grads" in path:
+                sums[_path(path[path.index("acc_grads") + 1 :])] = value
+            taken = value if path[-1] == "mini_step" else taken
+        if getattr(self._accumulating, "_use_grad_mean", True):
+            return [
+                (name, sums[name] + (g - sums[name]) / (taken + 1)) for name, g in gradients
+            ]
+        return [(name, sums[name] + g) for name, g in gradients]
+
     def _show_step(self, gradients: Pairs, state: Variables, weights: Pairs) -> None:
         """Record what the optimiser was given and what it made of it, and end the step.
 
-        With `optax.MultiSteps` that is what it has accumulated, and a step ends with the last
-        of its micro-batches.
+        With `optax.MultiSteps` the last of its micro-batches does.
         """
         self._check_seen()
         gradients, weights, state = list(gradients), list(weights), list(state)
-        micro_step = [value for path, value in state if path[-1:] == ("mini_step",)]
         found = [("gradient", *pair) for pair in gradients]
         if self._clips:
             clipped = dict(gradients)
@@ -651,40 +667,17 @@ class _Hooks(Hooks, Tap):
             found += [("clipped_gradient", *pair) for pair in clipped.items()]
         found += [("optimizer", *pair) for pair in _slots(_inner(state), weights)]
         found += [("weight", *pair) for pair in weights]
+        taken = [value for path, value in state if path[-1:] == ("mini_step",)]
 
         def seen(arrays: list[np.ndarray]) -> None:
-            if not self._open:
-                return
-            if micro_step and not self._accumulate(arrays, len(gradients), arrays[-1]):
+            if not self._open or any(arrays[len(found) :]):  # further micro-batches follow
                 return
             for (rung, name, _), array in zip(found, arrays[: len(found)], strict=True):
                 if self._to.wants(rung):
                     self._to.add(rung, name, array)
             self._to.end_step()
 
-        self.show(seen, [*(value for _, _, value in found), *micro_step])
-
-    def _accumulate(self, arrays: list[np.ndarray], count: int, taken: np.ndarray) -> bool:
-        """Take the gradients of a micro-batch; return whether it was the last of its step.
-
-        Then the accumulated gradients, which optax does not keep, have taken their place.
-
-        Args:
-          arrays: what a step shows, its gradients first.
-          count: how many gradients there are.
-          taken: how many micro-batches of a step optax has taken, 0 after the last.
-        """
-        before, given = self._accumulated, arrays[:count]
-        self._micro_batches += 1
-        if before and getattr(self._accumulating, "_use_grad_mean", True):  # as optax takes it
-            number = self._micro_batches
-            given = [a + (g - a) / number for a, g in zip(before, given, strict=True)]
-        elif before:
-            given = [a + g for a, g in zip(before, given, strict=True)]
-        last = bool(taken == 0)
-        arrays[:count], self._accumulated = given, [] if last else given
-        self._micro_batches = 0 if last else self._micro_batches
-        return last
+        self.show(seen, [*(value for _, _, value in found), *taken])
 
     def _check_seen(self) -> None:
         """Say, when the first step is computed or traced, which modules were never called."""
@@ -754,7 +747,8 @@ class _RuleHooks(_Hooks):
     def _watched_given(self, update: Any) -> Any:
         def watched(updates: Any, *rest: Any, **named: Any) -> Any:
             result = update(updates, *rest, **named)
-            self._given = updates, result[1]
+            before = rest[0] if rest else named["state"]
+            self._given = self._accumulated(_named(updates), _paths(before)), result[1]
             return result
 
         return watched
@@ -764,7 +758,7 @@ class _RuleHooks(_Hooks):
             result = apply(params, updates)
             if self._open and self._given is not None:
                 (gradients, state), self._given = self._given, None
-                self._show_step(_named(gradients), _paths(state), _named(result))
+                self._show_step(gradients, _paths(state), _named(result))
             return result
 
         return watched
@@ -787,7 +781,8 @@ class _StateHooks(_RuleHooks):
             result = apply(state, grads=grads, **named)
             if self._open and state.tx is self._optimizer.tx:
                 kept = [(("step",), result.step), *_paths(result.opt_state)]
-                self._show_step(_named(grads), kept, _held(result))
+                gradients = self._accumulated(_named(grads), _paths(state.opt_state))
+                self._show_step(gradients, kept, _held(result))
             return result
 
         return watched

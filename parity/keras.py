@@ -538,7 +538,7 @@ class LayerHooks(Hooks):
         self.recording = recording
         self._engine, self._model, self._optimizer = engine, model, optimizer
         self._open = self._stepped = False
-        self._accumulated: list[np.ndarray] = []  # gradients of the micro-batches of this step
+        self._accumulated: dict[str, np.ndarray] = {}  # of the micro-batches of a step so far
         self._micro_batches = 0
         self.failure: UsageError | None = None
 
@@ -560,6 +560,14 @@ class LayerHooks(Hooks):
         return self
 
     def _watch_optimizer(self) -> None:
+        from keras.ops import convert_to_numpy
+
+        optimizer, count = self._optimizer, _micro_batches(self._optimizer)
+        if count > 1 and optimizer.built:  # the watch may begin between two micro-batches
+            self._micro_batches = int(convert_to_numpy(optimizer._iterations)) % count
+            sums = map(convert_to_numpy, optimizer._accumulated_gradients)
+            names = map(self._name, optimizer._trainable_variables)
+            self._accumulated = dict(zip(names, sums, strict=True))
         self._replace(self._optimizer, "apply", self._watched_apply)
         if self._engine.ranks is not None:
             self._replace(self._optimizer, "_all_reduce_sum_gradients", self._watched_reduction)
@@ -627,16 +635,15 @@ class LayerHooks(Hooks):
         def seen(arrays: list[np.ndarray]) -> None:
             if not self._open:
                 return
-            count = _micro_batches(self._optimizer)
-            before, self._micro_batches = self._accumulated, self._micro_batches + 1
-            if before:
-                arrays = [np.asarray(g) + a for g, a in zip(arrays, before, strict=True)]
-            if self._micro_batches < count:
-                self._accumulated = [np.array(each) for each in arrays]
-                return
-            self._accumulated, self._micro_batches = [], 0
-            mean = [np.asarray(each) / count for each in arrays] if before else arrays
-            self._add("gradient", pairs, mean)
+            count, sums = _micro_batches(self._optimizer), self._accumulated
+            if count > 1:
+                self._micro_batches = (self._micro_batches + 1) % count
+                for (name, _), array in zip(pairs, arrays, strict=True):
+                    sums[name] = sums.get(name, 0) + np.asarray(array)
+                if self._micro_batches:
+                    return
+                arrays = [sums.pop(name) / count for name, _ in pairs]
+            self._add("gradient", pairs, arrays)
 
         self._engine.show(seen, [each for _, each in pairs])
 

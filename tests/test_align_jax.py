@@ -200,8 +200,11 @@ def test_where_rmsprop_of_optax_adds_epsilon_is_told(tmp_path, given, expected):
     update = nnx.Optimizer(port, optax.rmsprop(0.01, **given), wrt=nnx.Param)
     with parity.jax.watch(tmp_path / "b", port, update):
         update.update(port, nnx.grad(lambda port: (port(x) ** 2).mean())(port))
-    found = traps([Trace(tmp_path / "a"), Trace(tmp_path / "b")])
-    assert {each.what: (each.values, each.fix) for each in found if each.values} == expected
+    traces = [Trace(tmp_path / "a"), Trace(tmp_path / "b")]
+    found = {each.what: (each.values, each.fix) for each in traps(traces) if each.values}
+    assert found == expected
+    back = {each.what: each.fix for each in traps(traces[::-1]) if each.values}
+    assert back == {what: f"{fix} in jax" for what, (_, fix) in expected.items()}
 
 
 def decayed(mask, module):

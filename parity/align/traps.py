@@ -75,6 +75,7 @@ _ALIKE = (
     *("foreach", "fused", "capturable", "differentiable", "betas", "is_hf_initialized"),
     *("p", "rate", "dropout", "recurrent_dropout", "reversed_padding_repeated_twice"),
     "time_major",  # which the map knows, and an operation of Paddle's static graphs always is
+    "eps_in_sqrt",  # told as the place of epsilon
 )
 
 
@@ -468,8 +469,10 @@ class _Doctor:
         epsilons = [_first_of(each, _OF_OPTIMIZERS["epsilon"]) for each in settings]
         if odd[0] != odd[1] and max(epsilons) > _NO_MATTER:
             fix = "an epsilon of 1e-30 on both, whose place does not matter, or a tolerance"
-            if any("eps_in_sqrt" in each for each in settings):
-                fix = f"eps_in_sqrt={'torch' not in self._sides}"
+            if "eps_in_sqrt" in settings[1]:
+                fix = f"eps_in_sqrt={not odd[0]}"
+            elif "eps_in_sqrt" in settings[0]:
+                fix = f"eps_in_sqrt={not odd[1]} in {self._labels[0]}"
             yield Trap(told, (its if odd[0] else others, its if odd[1] else others), fix)
 
     def _twice(self) -> bool:
@@ -623,9 +626,8 @@ _CONVENTIONS: dict[tuple[str, str], Callable[[Any, Settings, str], Any]] = {
 
 def _missing(what: str) -> Any:
     """Return the value of a setting that a framework has not."""
-    return {"reset_after": True, "groups": 1, "eps_root": 0.0, "bias_correction": False}.get(
-        what
-    )
+    none = {"reset_after": True, "groups": 1, "eps_root": 0.0, "bias_correction": False}
+    return none.get(what)
 
 
 def _betas(settings: Settings) -> Settings:

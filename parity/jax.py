@@ -653,7 +653,7 @@ class _Hooks(Hooks, Tap):
         return [(name, sums[name] + g) for name, g in gradients]
 
     def _show_step(self, gradients: Pairs, state: Variables, weights: Pairs) -> None:
-        """Record what the optimiser was given and made of it; a last micro-batch ends a step."""
+        """Record what the optimiser was given and made of it; a last micro-batch ends it."""
         self._check_seen()
         gradients, weights, state = list(gradients), list(weights), list(state)
         found = [("gradient", *pair) for pair in gradients]

@@ -12,6 +12,9 @@ from tf_impl.attention import attentional, real_memory
 from tf_impl.layers import CELLS, cell_parameters, parameter, real_steps
 from tf_impl.scan import scan, transposed_for_loop
 
+# In nats; of a much larger one float32 has too little of the target's probability, or nothing.
+_LARGEST_LOSS = 63.0
+
 
 def lstm(inputs, lengths, h, c, name, hidden_size):
     """Run one LSTM layer; see `layers.lstm`."""
@@ -273,15 +276,16 @@ def token_cross_entropy(logits, targets):
 
 @tf.custom_gradient
 def _cross_entropy(logits, targets):
-    """Return max - logit of the target - log(probability of the max), of each row.
-
-    That probability is at least one over the vocabulary, however small the target's is.
-    """
+    """Return -log(probability of the target), of each row."""
     probabilities = tf.nn.softmax(logits)
     rows = tf.range(tf.shape(targets, tf.int64)[0])
     at_targets = tf.stack([rows, targets], axis=1)
-    most, likeliest = (tf.reduce_max(each, axis=1) for each in (logits, probabilities))
-    losses = (most - tf.gather_nd(logits, at_targets)) - tf.math.log(likeliest)
+    losses = -tf.math.log(tf.gather_nd(probabilities, at_targets))
+    losses = tf.cond(
+        tf.reduce_max(losses) > _LARGEST_LOSS,
+        lambda: _of_unlikely(logits, probabilities, at_targets),
+        lambda: losses,
+    )
 
     def gradient(d_losses):
         scaled = probabilities * d_losses[:, None]
@@ -292,6 +296,15 @@ def _cross_entropy(logits, targets):
         return apart, None
 
     return losses, gradient
+
+
+def _of_unlikely(logits, probabilities, at_targets):
+    """Return max - logit of the target - log(probability of the max), of each row.
+
+    That probability is at least one over the vocabulary, however small the target's is.
+    """
+    most, likeliest = (tf.reduce_max(each, axis=1) for each in (logits, probabilities))
+    return (most - tf.gather_nd(logits, at_targets)) - tf.math.log(likeliest)
 
 
 REPLACEMENTS = {

@@ -203,8 +203,8 @@ def _compute_again_in_branches(block, logits):
     """Let branches that read logits compute them anew: the softmax becomes their only reader.
 
     The engine then writes the probabilities where the logits were, unless these are fetched:
-    2% faster with one replica at hidden 200, more with two, and up to 80 MB less at the peak. The
-    branch is that of large losses, which hardly ever runs (`layers.token_cross_entropy`).
+    2% faster with one replica at hidden 200, more with two, and up to 80 MB less at the peak.
+    The branch is that of large losses, which hardly ever runs (`layers.token_cross_entropy`).
     """
     made = {name: each for each in block.ops for name in each.output_arg_names}
     addition = made[logits]

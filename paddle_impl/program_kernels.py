@@ -207,9 +207,11 @@ def _compute_again_in_branches(block, logits):
     The branch is that of large losses, which hardly ever runs (`layers.token_cross_entropy`).
     """
     made = {name: each for each in block.ops for name in each.output_arg_names}
-    addition = made[logits]
+    addition = made.get(logits)
+    if addition is None or addition.type != "elementwise_add":
+        return
     product = made.get(addition.input("X")[0])
-    if product is None or (product.type, addition.type) != ("matmul_v2", "elementwise_add"):
+    if product is None or product.type != "matmul_v2":
         return
     again = {each.output("Out")[0]: each for each in (product, addition)}
     outside = [n for each in again.values() for n in each.input_arg_names if n not in again]

@@ -22,17 +22,19 @@ from paddle_impl.layers import (
 )
 from parity.twins.spec.replaceable import replacing
 
-_LOOP_FROM = 1000  # units of an LSTM that a single thread runs as a loop
+_LOOP_FROM = 1200  # units of an LSTM that a single thread runs as a loop
 
 
 def lstm(inputs, lengths, h, c, name, hidden_size):
     """Run one LSTM layer; see `layers.lstm`."""
     # One operation for all steps, in place of a loop that runs a dozen at each (not measured
     # by itself). It multiplies by the recurrent kernel in the slower layout (`loop_reads.py`),
-    # and adds to that kernel's gradient at every step. Where neither fits into the processor's
-    # cache a loop is faster, but only on one thread. A step of two replicas of 10 rows: 1,550
-    # ms, then 1,010 as a loop, at hidden 1500; 552, then 509, at 1000; 206, then 291, at 650.
-    # Of one replica of 20 rows on two threads, at 1500: 844, then 1,007.
+    # and adds to that kernel's gradient at every step. With few rows, where neither fits into
+    # the processor's cache, a loop is faster on one thread, though it takes more memory. Two
+    # replicas of 10 rows, ms by the operation and by the loop: at hidden 1500 1,550 and 1,010,
+    # with AVX-512 1,076 and 828, but from 16 rows on the same; at 1000 552 and 509, but with
+    # AVX-512 at 1024 433 and 473; at 650 206 and 291. One replica of 20 rows on two threads, at
+    # 1500: 844 and 1,007.
     large = hidden_size >= _LOOP_FROM and os.environ["OMP_NUM_THREADS"] == "1"
     run = _looped_lstm if large else partial(_rnn, "LSTM")
     hidden, (last_h, last_c) = run(inputs, lengths, (h, c), name, hidden_size)

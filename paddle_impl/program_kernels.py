@@ -206,13 +206,10 @@ def _compute_again_in_branches(block, logits):
     2% faster with one replica at hidden 200, more with two, and up to 80 MB less at the peak.
     The branch is that of large losses, which hardly ever runs (`layers.token_cross_entropy`).
     """
-    made = {name: each for each in block.ops for name in each.output_arg_names}
-    addition = made.get(logits)
-    if addition is None or addition.type != "elementwise_add":
+    biased = {each[0].output("Out")[0]: each for each in _biases_of_products(block)}
+    if logits not in biased:
         return
-    product = made.get(addition.input("X")[0])
-    if product is None or product.type != "matmul_v2":
-        return
+    addition, product = biased[logits]
     again = {each.output("Out")[0]: each for each in (product, addition)}
     outside = [n for each in again.values() for n in each.input_arg_names if n not in again]
     for branch in [each for each in block.ops if each.type == "conditional_block"]:

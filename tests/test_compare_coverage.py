@@ -142,9 +142,10 @@ def test_limits_are_covered_by_what_reaches_them_alone():
         inputs_of = dict.fromkeys(SIDES, inputs)
         steps.step(0, recorded, inputs_of, dict.fromkeys(SIDES, tensors))
     assert {name: counts(steps.facts)[name] for name in LIMITS} == dict.fromkeys(LIMITS, 1)
-    layers = (Path(__file__).parents[1] / "paddle_impl" / "layers.py").read_text()
-    (ends,) = re.findall(r"^_LARGEST_LOSS = ([\d.]+)", layers, re.MULTILINE)
-    assert float(ends) == SOFTMAX_ENDS, "the side's branch is taken from there on"
+    for file in ("paddle_impl/layers.py", "tf_impl/kernels.py"):
+        text = (Path(__file__).parents[1] / file).read_text()
+        (ends,) = re.findall(r"^_LARGEST_LOSS = ([\d.]+)", text, re.MULTILINE)
+        assert float(ends) == SOFTMAX_ENDS, "the side's branch is taken from there on"
 
 
 # where a side's code computes one of two things by a value -> the cases that take either

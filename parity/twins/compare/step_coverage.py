@@ -51,7 +51,7 @@ def answer_facts(found: Iterable[Hypotheses] = ()) -> list[Fact]:
 
 _REPLICAS = (1, 2, 3)  # one; several; several of which one is neither the first nor the last
 _LAYERS = 3  # a bottom, a middle and a top layer
-SOFTMAX_ENDS = 63  # nats; above it Paddle's softmax clips, and the side adds what is missing
+SOFTMAX_ENDS = 63  # nats; above it either side computes a loss by another formula
 _SATURATED = 0.995  # tanh(3): a cell state that is clipped at 3 would show
 _DENORMAL = float(np.finfo(np.float32).tiny)  # float32 holds smaller numbers with fewer digits
 _ROWS = {"time": "row", "source_time": "source"}  # time axis -> what a row along it is called
